@@ -1,0 +1,1 @@
+"""STARK: a team of agents that makes kernels faster."""

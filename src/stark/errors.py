@@ -1,0 +1,77 @@
+"""Every failure a user can meet. Each says what happened, whose fault it is and what to do next.
+
+StarkError
+├── UsageError            what the user typed or wrote; nothing was started                     exit 2
+│   ├── SettingsError         an unknown or ill-typed setting
+│   └── TaskError             the task file is missing, broken, or not a task
+├── ModelError            the chat model's side                                                 exit 5
+│   ├── ModelRefused          the provider will never accept this call (key, name, credit)
+│   └── ModelUnavailable      the provider did not answer after all retries
+├── EvaluatorError        the machine that judges, never the candidate                          exit 6
+└── StoreError            the run folder                                                        exit 7
+    ├── StoreLocked           another process is writing to it
+    ├── StoreTooNew           written by a newer version
+    └── StoreDamaged          not readable as a store
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+
+class StarkError(Exception):
+    """Something the user should read: one sentence on what happened, one on what to do next."""
+
+    exit_code: ClassVar[int] = 1
+
+    def __init__(self, message: str, next_step: str = "") -> None:
+        super().__init__(message)
+        self.message = message
+        self.next_step = next_step
+
+    def __str__(self) -> str:
+        return f"{self.message} {self.next_step}".strip()
+
+
+class UsageError(StarkError):
+    exit_code = 2
+
+
+class SettingsError(UsageError):
+    pass
+
+
+class TaskError(UsageError):
+    pass
+
+
+class ModelError(StarkError):
+    exit_code = 5
+
+
+class ModelRefused(ModelError):
+    pass
+
+
+class ModelUnavailable(ModelError):
+    pass
+
+
+class EvaluatorError(StarkError):
+    exit_code = 6
+
+
+class StoreError(StarkError):
+    exit_code = 7
+
+
+class StoreLocked(StoreError):
+    pass
+
+
+class StoreTooNew(StoreError):
+    pass
+
+
+class StoreDamaged(StoreError):
+    pass

@@ -1,0 +1,39 @@
+"""One way to name an implementation: a built-in name, a dotted path ``package.module:Class``, or an entry point."""
+
+from __future__ import annotations
+
+import difflib
+import importlib
+from collections.abc import Mapping
+from importlib.metadata import entry_points
+from typing import Any
+
+from stark.errors import UsageError
+
+
+def find_class(point: str, name: str, builtin: Mapping[str, Any]) -> Any:
+    """The class (or factory) that ``name`` stands for at an extension point such as ``policy`` or ``evaluator``."""
+    if name in builtin:
+        return builtin[name]
+    for entry in entry_points(group=f"stark.{point}"):
+        if entry.name == name:
+            return entry.load()
+    if ":" in name:
+        return _import(point, name)
+    near = difflib.get_close_matches(name, builtin, n=1)
+    guess = f" Did you mean {near[0]!r}?" if near else ""
+    raise UsageError(
+        f"There is no {point} called {name!r}.{guess}",
+        f"Known: {', '.join(sorted(builtin))}; a class of your own is named package.module:Class.",
+    )
+
+
+def _import(point: str, path: str) -> Any:
+    module_name, _, attribute = path.partition(":")
+    try:
+        return getattr(importlib.import_module(module_name), attribute)
+    except (ImportError, AttributeError, ValueError, SyntaxError) as error:
+        raise UsageError(
+            f"The {point} {path!r} cannot be loaded: {error}.",
+            "Install the package it is in, or check the spelling of package.module:Class.",
+        ) from error

@@ -1,0 +1,225 @@
+"""Tree memory: every candidate ever tried, with what was asked, what was written and what was observed.
+
+Nodes are frozen and only ever appended, in the order in which they landed. A ``Tree`` is therefore also its own
+history: ``tree.at(n)`` is the tree as it was when ``n`` nodes had landed, at no cost, which is what an attempt sees
+and what a resumed attempt sees again.
+"""
+
+from __future__ import annotations
+
+import enum
+import sys
+from bisect import insort
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from stark_worker.protocol import EvalReport, Outcome
+
+ROOT_ID = 0
+
+
+class Role(enum.StrEnum):
+    """Who made a node's source: an agent, or for the first nodes of a tree, the user."""
+
+    PLAN = "plan"
+    CODE = "code"
+    DEBUG = "debug"
+    SOLO = "solo"
+    REFERENCE = "reference"
+    GIVEN = "given"
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A grounded instruction: what to do, and the parent's source with the places to do it at marked.
+
+    ``violations`` are the rules of the anchor check that the scaffold broke; grounded means none.
+    """
+
+    advice: str
+    scaffold: str | None = None
+    violations: tuple[str, ...] = ()
+
+    @property
+    def grounded(self) -> bool:
+        return self.scaffold is not None and not self.violations
+
+
+@dataclass(frozen=True)
+class Node:
+    """One attempt. ``source`` is None when the reply held none; such a node failed and is never built upon.
+
+    ``outside_share`` is the share of the change that fell outside the anchors, None where nothing was anchored.
+    ``same_as`` names the earlier node whose report was taken over because the source is identical.
+    """
+
+    id: int
+    parent_id: int | None
+    role: Role
+    source: str | None
+    report: EvalReport
+    plan: Plan | None = None
+    explanation: str = ""
+    outside_share: float | None = None
+    same_as: int | None = None
+    notes: tuple[str, ...] = ()
+
+    @property
+    def failed(self) -> bool:
+        return self.report.outcome is not Outcome.OK
+
+    @property
+    def runtime_ms(self) -> float | None:
+        """The score, lower is better. None stands for the paper's +infinity."""
+        return self.report.timing.median_ms if self.report.timing else None
+
+
+@dataclass
+class _Log:
+    """The shared memory behind all views of one tree."""
+
+    landed: list[Node] = field(default_factory=list)
+    position: dict[int, int] = field(default_factory=dict)
+    children: dict[int, list[int]] = field(default_factory=dict)
+    ranked: list[tuple[float, int]] = field(default_factory=list)  # (runtime, id) of every correct node, best first
+    leaves: dict[int, None] = field(default_factory=dict)  # a dict because its order is the landing order
+    good_children: dict[int, int] = field(default_factory=dict)
+    pending: dict[int, int] = field(default_factory=dict)  # attempt number -> parent id
+    by_source: dict[str, int] = field(default_factory=dict)
+
+
+class Tree:
+    """The growing tree, or (by ``at``) a view of an earlier moment of it."""
+
+    def __init__(self) -> None:
+        self._log = _Log()
+        self._bound = sys.maxsize
+
+    def at(self, landed: int) -> Tree:
+        """The tree as it was when that many nodes had landed."""
+        view = Tree.__new__(Tree)
+        view._log, view._bound = self._log, landed
+        return view
+
+    # -- growing: only the coordinator of a run calls these ------------------------------------------------------
+
+    def begin(self, number: int, parent_id: int) -> None:
+        """Note that an attempt on ``parent_id`` is in flight."""
+        self._log.pending[number] = parent_id
+
+    def abandon(self, number: int) -> None:
+        """Forget an attempt in flight that will not land in this process."""
+        self._log.pending.pop(number, None)
+
+    def add(self, node: Node) -> None:
+        """Append a finished node."""
+        log = self._log
+        if node.id in log.position:
+            raise ValueError(f"node {node.id} is already in the tree")
+        if node.parent_id is not None and node.parent_id not in log.position:
+            raise ValueError(f"node {node.id} has an unknown parent {node.parent_id}")
+        log.pending.pop(node.id, None)
+        log.position[node.id] = len(log.landed)
+        log.landed.append(node)
+        log.leaves[node.id] = None
+        if node.parent_id is not None:
+            log.children.setdefault(node.parent_id, []).append(node.id)
+            log.leaves.pop(node.parent_id, None)
+            log.good_children[node.parent_id] = log.good_children.get(node.parent_id, 0) + (not node.failed)
+        if node.runtime_ms is not None:
+            insort(log.ranked, (node.runtime_ms, node.id))
+        if node.source is not None:
+            log.by_source.setdefault(node.source, node.id)
+
+    # -- reading ------------------------------------------------------------------------------------------------
+
+    def __len__(self) -> int:
+        return min(len(self._log.landed), self._bound)
+
+    def __iter__(self) -> Iterator[Node]:
+        """All nodes in landing order."""
+        return iter(self._log.landed[: len(self)])
+
+    def __contains__(self, node_id: int) -> bool:
+        return self._log.position.get(node_id, self._bound) < self._bound
+
+    def __getitem__(self, node_id: int) -> Node:
+        if node_id not in self:
+            raise KeyError(node_id)
+        return self._log.landed[self._log.position[node_id]]
+
+    @property
+    def root(self) -> Node:
+        return self[ROOT_ID]
+
+    def children(self, node_id: int) -> list[Node]:
+        """D(i): the finished children."""
+        return [self[child] for child in self._log.children.get(node_id, []) if child in self]
+
+    def siblings(self, node_id: int) -> list[Node]:
+        """S(i) without i itself."""
+        parent_id = self[node_id].parent_id
+        return [] if parent_id is None else [child for child in self.children(parent_id) if child.id != node_id]
+
+    def ancestors(self, node_id: int) -> Iterator[Node]:
+        """The parent, its parent, and so on up to the root."""
+        parent_id = self[node_id].parent_id
+        while parent_id is not None:
+            yield self[parent_id]
+            parent_id = self[parent_id].parent_id
+
+    def is_within(self, node_id: int, top_id: int) -> bool:
+        """Whether a node belongs to the subtree under ``top_id``, which includes ``top_id``."""
+        return node_id == top_id or any(node.id == top_id for node in self.ancestors(node_id))
+
+    def ranked(self) -> Iterator[Node]:
+        """Every correct node, the root among them, fastest first."""
+        return (self[node_id] for _, node_id in self._log.ranked if node_id in self)
+
+    def leaders(self, count: int, outside: int) -> list[Node]:
+        """Top-r: the fastest correct non-root nodes outside a subtree, no source twice."""
+        found: list[Node] = []
+        seen = {self[outside].source}
+        for node in self.ranked():
+            if len(found) == count:
+                break
+            if node.id != ROOT_ID and node.source not in seen and not self.is_within(node.id, outside):
+                found.append(node)
+                seen.add(node.source)
+        return found
+
+    @property
+    def best(self) -> Node | None:
+        """The fastest correct node that is not the root."""
+        return next((node for node in self.ranked() if node.id != ROOT_ID), None)
+
+    def twin(self, source: str) -> Node | None:
+        """The first node with exactly this source."""
+        node_id = self._log.by_source.get(source)
+        return self[node_id] if node_id is not None and node_id in self else None
+
+    # -- what policies ask of the live tree ----------------------------------------------------------------------
+
+    def leaves(self) -> list[Node]:
+        """Nodes with source and no finished child, in landing order."""
+        return [node for node in (self[leaf] for leaf in self._log.leaves) if node.source is not None]
+
+    def expandable(self) -> list[Node]:
+        """Every finished node with source, in landing order."""
+        return [node for node in self if node.source is not None]
+
+    def all_children_failed(self, node_id: int) -> bool:
+        """Whether every finished child failed; true of a node without children."""
+        return self._log.good_children.get(node_id, 0) == 0
+
+    def child_count(self, node_id: int) -> int:
+        """How many finished children a node has."""
+        return len(self._log.children.get(node_id, []))
+
+    def pending_children(self, node_id: int) -> int:
+        """How many attempts on a node are in flight."""
+        return sum(parent_id == node_id for parent_id in self._log.pending.values())
+
+    @property
+    def in_flight(self) -> int:
+        return len(self._log.pending)

@@ -1,0 +1,197 @@
+"""What the host and the worker say to each other: frozen records, JSON both ways, no torch.
+
+A candidate's fault is a value (an ``Outcome``); a fault of the machinery is an exception on the side that noticed it.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import enum
+import json
+import statistics
+import types
+import typing
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+
+PROTOCOL_VERSION = 1
+
+
+class Outcome(enum.StrEnum):
+    """How an attempt ended. Every outcome but ``ok`` counts as failed."""
+
+    OK = "ok"
+    UNUSABLE_REPLY = "unusable_reply"
+    REJECTED = "rejected"
+    COMPILE_ERROR = "compile_error"
+    RUNTIME_ERROR = "runtime_error"
+    WRONG_RESULT = "wrong_result"
+    TIMEOUT = "timeout"
+    CRASH = "crash"
+    OUT_OF_MEMORY = "out_of_memory"
+
+
+class Target(enum.StrEnum):
+    """The language a candidate's kernels are written in, and with it the kind of device they run on."""
+
+    CUDA = "cuda"
+    TRITON = "triton"
+    CPU = "cpu"
+
+
+class Precision(enum.StrEnum):
+    """The floating-point type of the task's inputs and weights."""
+
+    FP32 = "fp32"
+    BF16 = "bf16"
+    FP16 = "fp16"
+
+
+class Score(enum.StrEnum):
+    """Which rules decide whether a candidate is correct and how fast it is."""
+
+    VERIFIED = "verified"
+    KERNELBENCH = "kernelbench"
+
+
+@dataclass(frozen=True)
+class Limits:
+    """Deadlines of one evaluation; what exceeds one is the candidate's fault and has the outcome ``timeout``."""
+
+    build_s: float = 300.0
+    run_s: float = 60.0
+
+
+@dataclass(frozen=True)
+class EvalRequest:
+    """One candidate to judge against one task.
+
+    ``entry`` is the class to load from ``candidate_source``: ``ModelNew``, or ``Model`` for the root of a tree,
+    whose candidate is the task itself.
+    """
+
+    task_source: str
+    candidate_source: str
+    entry: str = "ModelNew"
+    target: Target = Target.CPU
+    precision: Precision = Precision.FP32
+    score: Score = Score.VERIFIED
+    limits: Limits = Limits()
+    version: int = PROTOCOL_VERSION
+
+
+@dataclass(frozen=True)
+class Timing:
+    """Samples of one measurement, in milliseconds, in the order they were taken."""
+
+    samples_ms: tuple[float, ...]
+
+    @property
+    def median_ms(self) -> float:
+        """The runtime a node is scored by."""
+        return statistics.median(self.samples_ms)
+
+
+@dataclass(frozen=True)
+class DeviceFacts:
+    """What was measured on. Facts nobody could read off the machine are None."""
+
+    name: str
+    kind: str
+    architecture: str | None = None
+    memory_gb: float | None = None
+    bandwidth_gb_s: float | None = None
+    shared_memory_kb: float | None = None
+    cores: int | None = None
+    toolchain: dict[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class EvalReport:
+    """What the evaluator found out about one candidate.
+
+    ``rule`` names the broken rule when the outcome is ``rejected``. ``log`` is the compiler's or the run's output, or
+    where the result differs, cut to what a person or a model needs. ``timing`` is there exactly when the outcome is ok.
+    """
+
+    outcome: Outcome
+    timing: Timing | None = None
+    log: str = ""
+    rule: str | None = None
+    checks: dict[str, str] = field(default_factory=dict)
+    profile: str | None = None
+    device: DeviceFacts | None = None
+    duration_s: float = 0.0
+    version: int = PROTOCOL_VERSION
+
+    def __post_init__(self) -> None:
+        if (self.outcome is Outcome.OK) != (self.timing is not None):
+            raise ProtocolError(f"a report with outcome {self.outcome} and timing {self.timing} contradicts itself")
+
+
+class ProtocolError(ValueError):
+    """A message that is not what the protocol says it should be."""
+
+
+Record = TypeVar("Record")
+
+
+def to_json(record: Any) -> str:
+    """The record as one line of JSON."""
+    return json.dumps(dataclasses.asdict(record), ensure_ascii=False, allow_nan=False)
+
+
+def from_json(kind: type[Record], text: str | bytes) -> Record:
+    """The record that ``to_json`` wrote; anything else is a ProtocolError."""
+    try:
+        data = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise ProtocolError(f"not JSON: {error}") from error
+    return typing.cast(Record, _read(kind, data, kind.__name__))
+
+
+def _read(kind: Any, data: Any, where: str) -> Any:
+    origin = typing.get_origin(kind)
+    if origin in (typing.Union, types.UnionType):
+        return _read_optional(kind, data, where)
+    if dataclasses.is_dataclass(kind):
+        return _read_dataclass(kind, data, where)
+    if origin is tuple:
+        items = _expect(list, data, where)
+        return tuple(_read(typing.get_args(kind)[0], item, where) for item in items)
+    if origin is dict:
+        value_kind = typing.get_args(kind)[1]
+        return {str(key): _read(value_kind, value, where) for key, value in _expect(dict, data, where).items()}
+    if isinstance(kind, type) and issubclass(kind, enum.Enum):
+        try:
+            return kind(data)
+        except ValueError as error:
+            raise ProtocolError(f"{where}: {error}") from error
+    if kind is float and isinstance(data, int) and not isinstance(data, bool):
+        return float(data)
+    return _expect(kind, data, where)
+
+
+def _read_optional(kind: Any, data: Any, where: str) -> Any:
+    if data is None:
+        return None
+    (inner,) = (choice for choice in typing.get_args(kind) if choice is not type(None))
+    return _read(inner, data, where)
+
+
+def _read_dataclass(kind: Any, data: Any, where: str) -> Any:
+    _expect(dict, data, where)
+    hints = typing.get_type_hints(kind)
+    if unknown := data.keys() - hints.keys():
+        raise ProtocolError(f"{where}: unknown field {sorted(unknown)[0]!r}")
+    values = {name: _read(hints[name], value, f"{where}.{name}") for name, value in data.items()}
+    try:
+        return kind(**values)
+    except TypeError as error:
+        raise ProtocolError(f"{where}: {error}") from error
+
+
+def _expect(kind: type, data: Any, where: str) -> Any:
+    if not isinstance(data, kind) or (isinstance(data, bool) and kind is not bool):
+        raise ProtocolError(f"{where}: expected {kind.__name__}, got {type(data).__name__}")
+    return data
