@@ -182,8 +182,8 @@ class Policy(Protocol):
 class Evaluator(Protocol):
     """How good it is. Made from ``EvaluationSettings``: ``Class(settings)``; an asynchronous context manager.
 
-    A candidate's fault is an outcome in the report. A fault of the machinery is an ``EvaluatorError``; it spends no
-    budget and the run retries it.
+    A candidate's fault is an outcome in the report. A fault of the machinery is retried inside; what remains is raised
+    as an ``EvaluatorError``, spends no budget and leaves the run resumable.
     """
 
     slots: int
@@ -280,6 +280,9 @@ class Store(Protocol):
 
     def journal(self, run_id: str, reservation: int, call: Call) -> None:
         """Keep a reply, before anything looks into it, and settle its reservation at what it really cost."""
+
+    def release(self, reservation: int) -> None:
+        """Give a reservation back: the call was refused and nothing was charged."""
 
     def finish(self, run_id: str, node: Node) -> None:
         """Add a finished node to the tree."""

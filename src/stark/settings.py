@@ -47,6 +47,10 @@ class RoleSettings(Group):
 class Roles(Group):
     """One chat model per role; each may use another provider."""
 
+    model: str = ""
+    """The chat model of every role that names none of its own."""
+    base_url: str | None = None
+    """The address for every role that names neither a model nor an address of its own."""
     plan: RoleSettings = RoleSettings(temperature=0.8)
     """Proposes one optimisation and marks where."""
     code: RoleSettings = RoleSettings(temperature=0.1)
@@ -55,6 +59,8 @@ class Roles(Group):
     """Repairs a failing candidate."""
     solo: RoleSettings = RoleSettings(temperature=0.7)
     """The single agent of the methods search-agent, sampling and reflexion."""
+    temperature: float | None = Field(default=None, ge=0, le=2)
+    """One temperature for all roles, in place of their own."""
 
 
 class SearchSettings(Group):

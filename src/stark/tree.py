@@ -10,7 +10,7 @@ from __future__ import annotations
 import enum
 import sys
 from bisect import insort
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
 from stark_worker.protocol import EvalReport, Outcome
@@ -128,7 +128,7 @@ class Tree:
             log.good_children[node.parent_id] = log.good_children.get(node.parent_id, 0) + (not node.failed)
         if node.runtime_ms is not None:
             insort(log.ranked, (node.runtime_ms, node.id))
-        if node.source is not None:
+        if node.source is not None and node.id != ROOT_ID:  # the root holds Model, which is no candidate
             log.by_source.setdefault(node.source, node.id)
 
     # -- reading ------------------------------------------------------------------------------------------------
@@ -147,6 +147,10 @@ class Tree:
         if node_id not in self:
             raise KeyError(node_id)
         return self._log.landed[self._log.position[node_id]]
+
+    def in_landing_order(self, node_ids: Iterable[int]) -> list[Node]:
+        """Those nodes, each once, in the order in which they landed."""
+        return [self[node_id] for node_id in sorted(set(node_ids), key=self._log.position.__getitem__)]
 
     @property
     def root(self) -> Node:
@@ -194,7 +198,7 @@ class Tree:
         return next((node for node in self.ranked() if node.id != ROOT_ID), None)
 
     def twin(self, source: str) -> Node | None:
-        """The first node with exactly this source."""
+        """The first candidate with exactly this source."""
         node_id = self._log.by_source.get(source)
         return self[node_id] if node_id is not None and node_id in self else None
 
@@ -216,9 +220,13 @@ class Tree:
         """How many finished children a node has."""
         return len(self._log.children.get(node_id, []))
 
+    def pending_parents(self) -> list[int]:
+        """The node each attempt in flight builds upon, once per attempt."""
+        return list(self._log.pending.values())
+
     def pending_children(self, node_id: int) -> int:
         """How many attempts on a node are in flight."""
-        return sum(parent_id == node_id for parent_id in self._log.pending.values())
+        return self.pending_parents().count(node_id)
 
     @property
     def in_flight(self) -> int:

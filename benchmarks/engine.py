@@ -1,0 +1,96 @@
+"""What the engine itself costs per attempt, with a model and an evaluator that answer at once.
+
+    python benchmarks/engine.py [--nodes 100 1000 10000] [--save]
+
+A run is grown to each size; the figure is the time per attempt over the last hundred attempts, everything included:
+selection, windows, prompts, the graph, parsing, the anchor check, and the store with every commit on disk.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import itertools
+import json
+import platform
+import resource
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from datetime import UTC, datetime
+from pathlib import Path
+
+ROOT = Path(__file__).parents[1]
+sys.path.insert(0, str(ROOT / "tests"))
+
+from pretend import TASK  # noqa: E402
+from stark import api  # noqa: E402
+from stark.config import load_settings  # noqa: E402
+from stark.interfaces import Event  # noqa: E402
+
+
+class Clock:
+    """Notes when each attempt landed and how large the process was."""
+
+    def __init__(self) -> None:
+        self.landed: list[float] = []
+        self.rss_mb: dict[int, float] = {}
+
+    def __call__(self, event: Event) -> None:
+        if event.kind == "landed":
+            self.landed.append(time.perf_counter())
+            self.rss_mb[len(self.landed)] = _rss_mb()
+
+    def per_attempt_ms(self, size: int) -> list[float]:
+        moments = self.landed[size - 100 : size + 1]
+        return [1000 * (after - before) for before, after in itertools.pairwise(moments)]
+
+
+async def grow(folder: Path, nodes: int, clock: Clock) -> None:
+    task = folder / "task.py"
+    task.write_text(TASK)
+    sets = ["roles.model=pretend:PretendModel", "evaluation.evaluator=pretend:HashEvaluator", "budget.usd=1e9"]
+    settings = load_settings(sets=[*sets, f"budget.attempts={nodes}"])
+    job = api.prepare(task, settings, folder / "run")
+    await api.start(job, clock)
+
+
+def measure(sizes: list[int]) -> list[dict[str, float]]:
+    clock = Clock()
+    with tempfile.TemporaryDirectory() as folder:
+        asyncio.run(grow(Path(folder), max(sizes), clock))
+        disk_mb = sum(file.stat().st_size for file in (Path(folder) / "run").iterdir()) / 2**20
+    rows = []
+    for size in sizes:
+        samples = clock.per_attempt_ms(size)
+        row = {"nodes": size, "median_ms": statistics.median(samples), "mean_ms": statistics.fmean(samples)}
+        rows.append({**row, "p95_ms": sorted(samples)[94], "rss_mb": clock.rss_mb[size], "samples_ms": samples})
+    rows[-1]["disk_mb"] = disk_mb
+    return rows
+
+
+def _rss_mb() -> float:
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--nodes", type=int, nargs="+", default=[100, 1_000, 10_000])
+    parser.add_argument("--save", action="store_true", help="write benchmarks/results/engine.json")
+    arguments = parser.parse_args()
+    rows = measure(sorted(arguments.nodes))
+    print(f"{'nodes':>8} {'median ms':>10} {'mean ms':>10} {'p95 ms':>10} {'memory MB':>10}")
+    for row in rows:
+        print(
+            f"{row['nodes']:>8} {row['median_ms']:>10.2f} {row['mean_ms']:>10.2f} {row['p95_ms']:>10.2f} {row['rss_mb']:>10.0f}"
+        )
+    if arguments.save:
+        commit = subprocess.run(["git", "rev-parse", "HEAD"], cwd=ROOT, capture_output=True, text=True).stdout.strip()
+        facts = {"date": datetime.now(UTC).isoformat(), "commit": commit, "machine": platform.platform(), "rows": rows}
+        (ROOT / "benchmarks" / "results" / "engine.json").write_text(json.dumps(facts, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()

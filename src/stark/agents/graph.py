@@ -1,0 +1,132 @@
+"""The workflows: one LangGraph graph wraps one attempt (the paper's Algorithm 1, lines 5 to 16).
+
+This is the only place that imports LangGraph, and it does so when the first graph is built because that takes a second.
+The tree never enters the graph's state and no checkpointer is used: the store remembers, not the graph.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any, TypedDict
+
+from stark.agents import roles
+from stark.agents.roles import Proposal, Team
+from stark.interfaces import Attempt, Desk, Ticket
+from stark_worker.protocol import EvalReport, Outcome
+
+
+class State(TypedDict, total=False):
+    """What one attempt knows while it is under way."""
+
+    ticket: Ticket
+    desk: Desk
+    proposal: Proposal
+    attempt: Attempt
+
+
+class TeamWorkflow:
+    """plan -> code -> evaluate, or debug -> evaluate when the selected node failed."""
+
+    def __init__(self, team: Team) -> None:
+        self._team = team
+        self.graph = self._build()
+
+    async def attempt(self, ticket: Ticket, desk: Desk) -> Attempt:
+        return await _run(self.graph, ticket, desk)
+
+    def _build(self) -> Any:
+        from langgraph.graph import END, START, StateGraph
+
+        graph = StateGraph(State)
+        graph.add_node("plan", self._plan)
+        graph.add_node("code", self._code)
+        graph.add_node("debug", self._debug)
+        graph.add_node("evaluate", evaluate)
+        graph.add_conditional_edges(START, route, {"failed": "debug", "not failed": "plan"})
+        graph.add_conditional_edges("plan", planned, {"plan": "code", "no plan": "evaluate"})
+        graph.add_edge("code", "evaluate")
+        graph.add_edge("debug", "evaluate")
+        graph.add_edge("evaluate", END)
+        return graph.compile()
+
+    async def _plan(self, state: State) -> State:
+        return {"proposal": await roles.plan(self._team, state["ticket"], state["desk"])}
+
+    async def _code(self, state: State) -> State:
+        planned = state["proposal"]
+        assert planned.plan is not None
+        coded = await roles.code(self._team, state["ticket"], state["desk"], planned.plan)
+        return {"proposal": replace(coded, notes=planned.notes + coded.notes)}
+
+    async def _debug(self, state: State) -> State:
+        return {"proposal": await roles.debug(self._team, state["ticket"], state["desk"])}
+
+
+class SoloWorkflow:
+    """One agent writes a candidate, then it is evaluated."""
+
+    def __init__(self, team: Team) -> None:
+        self._team = team
+        self.graph = self._build()
+
+    async def attempt(self, ticket: Ticket, desk: Desk) -> Attempt:
+        return await _run(self.graph, ticket, desk)
+
+    def _build(self) -> Any:
+        from langgraph.graph import END, START, StateGraph
+
+        graph = StateGraph(State)
+        graph.add_node("solo", self._solo)
+        graph.add_node("evaluate", evaluate)
+        graph.add_edge(START, "solo")
+        graph.add_edge("solo", "evaluate")
+        graph.add_edge("evaluate", END)
+        return graph.compile()
+
+    async def _solo(self, state: State) -> State:
+        return {"proposal": await roles.solo(self._team, state["ticket"], state["desk"])}
+
+
+WORKFLOWS = {"team": TeamWorkflow, "solo": SoloWorkflow}
+
+
+def edges_of(workflow: Any) -> list[tuple[str, str, str]]:
+    """The edges of the compiled graph that a workflow keeps as ``graph``: from, to, condition."""
+    return [(edge.source, edge.target, str(edge.data or "")) for edge in workflow.graph.get_graph().edges]
+
+
+def route(state: State) -> str:
+    """Algorithm 1, line 5: a node with a bug is repaired, any other is improved."""
+    return "failed" if state["ticket"].parent.failed else "not failed"
+
+
+def planned(state: State) -> str:
+    """A planner's reply that holds no plan leaves the coder nothing to do."""
+    return "plan" if state["proposal"].plan else "no plan"
+
+
+async def evaluate(state: State) -> State:
+    """Judge the candidate; one seen before keeps its report, and none at all is an unusable reply."""
+    proposal, ticket = state["proposal"], state["ticket"]
+    twin = ticket.tree.twin(proposal.source) if proposal.source is not None else None
+    if proposal.source is None:
+        report = EvalReport(Outcome.UNUSABLE_REPLY, log=proposal.fault or "")
+    else:
+        report = twin.report if twin else await state["desk"].evaluate(proposal.source)
+    attempt = Attempt(
+        role=proposal.role,
+        source=proposal.source,
+        report=report,
+        plan=proposal.plan,
+        explanation=proposal.explanation,
+        outside_share=proposal.outside_share,
+        same_as=twin.id if twin else None,
+        notes=proposal.notes,
+    )
+    return {"attempt": attempt}
+
+
+async def _run(graph: Any, ticket: Ticket, desk: Desk) -> Attempt:
+    final = await graph.ainvoke(State(ticket=ticket, desk=desk))
+    attempt: Attempt = final["attempt"]
+    return attempt

@@ -1,0 +1,271 @@
+"""Prompts: templates filled with a task, a window and a role's instruction. The only home of jinja2.
+
+A user may replace the system message and each role's template. All templates are given the same variables, those in
+``VARIABLES``; what does not apply to a role is empty. Source code comes in as a value, so its braces mean nothing here.
+"""
+
+from __future__ import annotations
+
+import difflib
+import random
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+import jinja2
+from jinja2 import meta, nodes
+from jinja2.sandbox import ImmutableSandboxedEnvironment
+
+from stark.agents.anchors import BEGIN, END
+from stark.agents.windows import Window, entry
+from stark.errors import SettingsError
+from stark.interfaces import Message
+from stark.settings import AnchorSettings, PromptSettings, WindowSettings
+from stark.task import Task
+from stark.tree import ROOT_ID, Plan, Role
+from stark_worker.protocol import DeviceFacts, Precision, Target
+
+WORDINGS = ("default", "alternative-1", "alternative-2")
+
+VARIABLES: dict[str, str] = {
+    "role": "who is asked: plan, code, debug or solo",
+    "target": "the target: cuda, triton or cpu",
+    "language": "the language of the kernels in words",
+    "hardware": "the kind of device in words",
+    "libraries": "the vendor libraries worth building on, in words",
+    "device": "list of facts about the device, each a short text",
+    "precision": "floating-point type of inputs and weights",
+    "task_name": "the task's name",
+    "task_source": "the task's source",
+    "hint": "what the user wants the agents to know; may be empty",
+    "example_model": "the example's Model in the target's form",
+    "example_new": "the example's ModelNew",
+    "latest_source": "source of the selected node; empty when that is the root",
+    "failed": "whether the selected node failed",
+    "entries": "the window: list of title, advice, source, source_place, log, result, profile",
+    "anchors": "whether markers are asked for",
+    "begin": "the marker that begins a region",
+    "end": "the marker that ends a region",
+    "advice": "the plan's advice: for code the new one, for debug the one the failing attempt was made from",
+    "scaffold": "the plan's marked source; empty when it is not grounded or not shown",
+    "strategy": "a direction for the planner to consider; may be empty",
+    "reasons": "why an answer is sent back",
+}
+
+STRATEGIES: tuple[str, ...] = (
+    "fuse neighbouring operators so that intermediate results never reach main memory",
+    "tile the computation so that each loaded value is used many times from fast memory",
+    "load and store wide vectors with neighbouring threads or lanes on neighbouring addresses",
+    "reduce within a warp or vector register before any slower kind of reduction",
+    "let a vendor library do the matrix product or convolution and fuse only what follows it",
+    "use matrix units (tensor cores or wide fused multiply-adds) in place of scalar arithmetic",
+    "compute in a single pass over the data what now takes several",
+    "rewrite the mathematics: cancel, reorder or precompute terms that do not depend on the input",
+    "give each thread more independent work to hide latency, and unroll its loop",
+    "overlap loading the next tile with computing the current one",
+    "change the memory layout, or index so that no copy or transposition is needed",
+    "choose block sizes and launch shapes that fill the device for exactly these shapes",
+    "cut the number of kernel launches and the Python work between them",
+)
+
+_WORDS = {
+    Target.CUDA: ("CUDA C++", "NVIDIA GPUs", "cuBLAS, cuDNN, CUTLASS and the tensor cores"),
+    Target.TRITON: (
+        "Triton",
+        "GPUs",
+        "cuBLAS and cuDNN behind PyTorch's operators, and the tensor cores behind tl.dot",
+    ),
+    Target.CPU: ("C++ with OpenMP", "CPUs", "oneDNN and the BLAS behind PyTorch's operators"),
+}
+_PRECISIONS = {Precision.FP32: "float32", Precision.BF16: "bfloat16", Precision.FP16: "float16"}
+_ROLES = ("plan", "code", "debug", "solo")
+_FOLDER = files("stark.agents") / "templates"
+
+
+def sample_strategy(rng: random.Random) -> str:
+    """A direction to nudge the planner in where its temperature cannot make its ideas differ."""
+    return rng.choice(STRATEGIES)
+
+
+# -- templates ------------------------------------------------------------------------------------------------------
+
+
+def load_templates(settings: PromptSettings) -> dict[str, str]:
+    """The effective templates, checked. All that prompts are made of is in here, so a run can store it."""
+    templates = {key: _built_in(f"{key.replace('_', '-')}.j2") for key in (*_ROLES, "send_back", "context", "window")}
+    for target in Target:
+        for part in ("model", "new"):
+            templates[f"example_{target}_{part}"] = _built_in(f"example-{target}-{part}.py")
+    origins: dict[str, str] = {}
+    if settings.system in WORDINGS:
+        templates["system"] = _built_in(f"system-{settings.system}.j2")
+    else:
+        origins["system"] = settings.system
+    origins |= {key: path for key in _ROLES if (path := getattr(settings, key)) is not None}
+    for key, path in origins.items():
+        templates[key] = _user_file(key, path)
+    environment = _environment(templates)
+    for key, path in origins.items():
+        _check(environment, key, path, templates[key])
+    return templates
+
+
+def _built_in(name: str) -> str:
+    return (_FOLDER / name).read_text(encoding="utf-8")
+
+
+def _user_file(key: str, path: str) -> str:
+    try:
+        return Path(path).read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        wordings = f" or one of {', '.join(WORDINGS)}" if key == "system" else ""
+        raise SettingsError(
+            f"prompts.{key} is {path!r}, which cannot be read as a file: {error}.",
+            f"Give a readable template file{wordings}.",
+        ) from error
+
+
+def _check(environment: jinja2.Environment, key: str, path: str, text: str) -> None:
+    """Refuse a template that can never be rendered, before a run begins."""
+    where = f"prompts.{key}: {path}"
+    try:
+        tree = environment.parse(text)
+        environment.compile(tree)
+    except jinja2.TemplateSyntaxError as error:
+        raise SettingsError(f"{where}, line {error.lineno}: {error.message}.", "Fix the template.") from error
+    known = {*VARIABLES, *environment.globals}
+    for name in sorted(meta.find_undeclared_variables(tree) - known):
+        line = min((node.lineno for node in tree.find_all(nodes.Name) if node.name == name), default=1)
+        near = difflib.get_close_matches(name, VARIABLES, n=1, cutoff=0)[0]
+        raise SettingsError(
+            f"{where}, line {line}: there is no variable {name!r}; the nearest is {near!r}.",
+            f"Known variables: {', '.join(VARIABLES)}.",
+        )
+    known_templates = environment.list_templates()
+    for other in meta.find_referenced_templates(tree):
+        if other is not None and other not in known_templates:
+            raise SettingsError(
+                f"{where}: there is no template {other!r} to include.", f"Known: {', '.join(known_templates)}."
+            )
+
+
+def _environment(templates: dict[str, str]) -> jinja2.Environment:
+    environment = ImmutableSandboxedEnvironment(
+        loader=jinja2.DictLoader({f"{key}.j2": text for key, text in templates.items()}),
+        undefined=jinja2.StrictUndefined,
+        keep_trailing_newline=True,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters["fenced"] = _fenced
+    return environment
+
+
+def _fenced(text: str, language: str = "python") -> str:
+    """The text as a block, its fence longer than any run of backticks inside."""
+    longest = max((len(run) for run in re.findall(r"`+", text)), default=0)
+    fence = "`" * max(3, longest + 1)
+    return f"{fence}{language}\n{text.rstrip()}\n{fence}"
+
+
+# -- filling them ---------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Scene:
+    """What stays the same in all prompts of a run."""
+
+    task: Task
+    device: DeviceFacts
+    target: Target
+    precision: Precision
+    windows: WindowSettings
+    anchors: AnchorSettings
+
+
+class Prompts:
+    """Writes the messages of every role."""
+
+    def __init__(self, templates: dict[str, str], scene: Scene) -> None:
+        self._scene = scene
+        self._environment = _environment(templates)
+        language, hardware, libraries = _WORDS[scene.target]
+        self._fixed: dict[str, Any] = {
+            "target": str(scene.target),
+            "language": language,
+            "hardware": hardware,
+            "libraries": libraries,
+            "device": _facts(scene.device),
+            "precision": _PRECISIONS[scene.precision],
+            "task_name": scene.task.name,
+            "task_source": scene.task.source,
+            "hint": scene.task.hint,
+            "example_model": templates[f"example_{scene.target}_model"],
+            "example_new": templates[f"example_{scene.target}_new"],
+            "anchors": scene.anchors.mode != "off",
+            "begin": BEGIN,
+            "end": END,
+        }
+
+    def plan(self, window: Window, strategy: str | None) -> list[Message]:
+        return self._messages(Role.PLAN, window, strategy=strategy or "")
+
+    def code(self, window: Window, plan: Plan) -> list[Message]:
+        return self._messages(Role.CODE, window, advice=plan.advice, scaffold=self._scaffold(plan))
+
+    def debug(self, window: Window) -> list[Message]:
+        plan = window.selected.plan or Plan("")
+        return self._messages(Role.DEBUG, window, advice=plan.advice, scaffold=self._scaffold(plan))
+
+    def solo(self, window: Window) -> list[Message]:
+        return self._messages(Role.SOLO, window)
+
+    def send_back(self, reasons: Sequence[str]) -> Message:
+        """What is said to a model whose answer cannot be used."""
+        return Message("user", self._render("send_back", {"reasons": list(reasons)}))
+
+    def _scaffold(self, plan: Plan) -> str:
+        """Shown only where it can be trusted; without it the source to change is the latest attempt."""
+        shown = plan.grounded and self._scene.anchors.mode == "enforced"
+        return plan.scaffold or "" if shown else ""
+
+    def _messages(self, role: Role, window: Window, **given: str) -> list[Message]:
+        selected = window.selected
+        values = {
+            "role": str(role),
+            "latest_source": "" if selected.id == ROOT_ID else selected.source,
+            "failed": selected.failed,
+            "entries": [entry(node, window, self._scene.windows) for node in window.shown],
+            **given,
+        }
+        return [Message("system", self._render("system", values)), Message("user", self._render(str(role), values))]
+
+    def _render(self, key: str, values: dict[str, Any]) -> str:
+        empty = {"role": "", "latest_source": "", "failed": False, "entries": [], "reasons": []}
+        empty |= {"advice": "", "scaffold": "", "strategy": ""}
+        try:
+            return self._environment.get_template(f"{key}.j2").render(empty | self._fixed | values).strip() + "\n"
+        except jinja2.TemplateError as error:
+            raise SettingsError(
+                f"The template prompts.{key} cannot be rendered: {error}.", "Fix the template."
+            ) from error
+
+
+def _facts(device: DeviceFacts) -> list[str]:
+    known = {
+        "Device": device.name,
+        "Architecture": device.architecture,
+        "Memory": _with_unit(device.memory_gb, "GB"),
+        "Memory bandwidth": _with_unit(device.bandwidth_gb_s, "GB/s"),
+        "Shared memory per block": _with_unit(device.shared_memory_kb, "KB"),
+        "Cores": device.cores,
+        "Toolchain": ", ".join(f"{name} {version}" for name, version in device.toolchain.items()) or None,
+    }
+    return [f"{name}: {value}" for name, value in known.items() if value is not None]
+
+
+def _with_unit(value: float | None, unit: str) -> str | None:
+    return None if value is None else f"{value:g} {unit}"

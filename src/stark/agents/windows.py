@@ -1,0 +1,131 @@
+"""Dynamic context windows: which earlier attempts each role is shown, and what of them. Rebuilt for every call."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from stark.interfaces import Ticket
+from stark.settings import WindowSettings
+from stark.tree import ROOT_ID, Node
+
+
+@dataclass(frozen=True)
+class Window:
+    """The past as one agent sees it.
+
+    The sources of the selected node and the root are always in the prompt, as latest attempt and as task. ``shown`` are
+    the nodes whose observations are listed, in landing order: with ``cap_counts = "all"`` the draw may leave out even
+    the observations of those two.
+    """
+
+    selected: Node
+    root: Node
+    shown: tuple[Node, ...]
+
+    @property
+    def others(self) -> tuple[Node, ...]:
+        """What is shown beside the selected node and the root."""
+        return tuple(node for node in self.shown if node.id not in (self.selected.id, self.root.id))
+
+    @property
+    def ids(self) -> tuple[int, ...]:
+        """Every node the agent sees something of, none twice."""
+        return tuple(dict.fromkeys(node.id for node in (self.selected, self.root, *self.others)))
+
+
+def plan_window(ticket: Ticket, settings: WindowSettings) -> Window:
+    """{i, root} + D(i) + the leaders outside i's subtree."""
+    tree, selected = ticket.tree, ticket.parent
+    leaders = tree.leaders(settings.leaders, outside=selected.id)
+    return _window(ticket, settings, "plan", [*tree.children(selected.id), *leaders])
+
+
+def code_window(ticket: Ticket, settings: WindowSettings) -> Window:
+    """{i, root} + D(i) + the children of i's siblings."""
+    tree, selected = ticket.tree, ticket.parent
+    cousins = [child for sibling in tree.siblings(selected.id) for child in tree.children(sibling.id)]
+    return _window(ticket, settings, "code", [*tree.children(selected.id), *cousins])
+
+
+def debug_window(ticket: Ticket, settings: WindowSettings) -> Window:
+    """{i, root} + S(i)."""
+    return _window(ticket, settings, "debug", ticket.tree.siblings(ticket.parent.id))
+
+
+def bare_window(ticket: Ticket) -> Window:
+    """{i, root}."""
+    return Window(ticket.parent, ticket.tree.root, _in_landing_order(ticket, []))
+
+
+def _window(ticket: Ticket, settings: WindowSettings, role: str, candidates: Iterable[Node]) -> Window:
+    if settings.enabled is False:  # None was left to the method, and this is the method's own window
+        return bare_window(ticket)
+    selected, root = ticket.parent, ticket.tree.root
+    everyone = _in_landing_order(ticket, candidates)
+    safe = {selected.id, root.id} if settings.cap_counts == "others" else set()
+    pool = [node.id for node in everyone if node.id not in safe]
+    if len(pool) > settings.cap:
+        pool = ticket.rng(f"{role}-window").sample(pool, settings.cap)
+    return Window(selected, root, tuple(node for node in everyone if node.id in safe.union(pool)))
+
+
+def _in_landing_order(ticket: Ticket, candidates: Iterable[Node]) -> tuple[Node, ...]:
+    """The selected node, the root and the candidates, each once and only with source."""
+    wanted = [node.id for node in (ticket.parent, ticket.tree.root, *candidates) if node.source is not None]
+    return tuple(ticket.tree.in_landing_order(wanted))
+
+
+# -- what is said about a node --------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One node of a window as templates see it. ``source`` is None where it is printed elsewhere in the prompt."""
+
+    title: str
+    advice: str
+    source: str | None
+    source_place: str
+    log: str
+    result: str
+    profile: str
+
+
+def entry(node: Node, window: Window, settings: WindowSettings) -> Entry:
+    """What a prompt says about one node of a window."""
+    place = "the task's file above" if node.id == ROOT_ID else "the latest attempt above"
+    title = f"Attempt {node.id}"
+    if node.id == ROOT_ID:
+        title = "The task's own Model, the reference"
+    elif node.id == window.selected.id:
+        title += ", the latest"
+    return Entry(
+        title=title,
+        advice=node.plan.advice if node.plan else "",
+        source=None if node.id in (ROOT_ID, window.selected.id) else node.source,
+        source_place=place,
+        log=_shortened(node.report.log, settings.log_characters),
+        result=_result(node, window.root),
+        profile=(node.report.profile or "") if settings.profile else "",
+    )
+
+
+def _result(node: Node, root: Node) -> str:
+    if node.runtime_ms is None:
+        rule = f", rule {node.report.rule}" if node.report.rule else ""
+        return f"failed ({node.report.outcome.replace('_', ' ')}{rule})."
+    told = f"correct, {node.runtime_ms:.4g} ms"
+    if node.id == root.id or not root.runtime_ms or not node.runtime_ms:
+        return f"{told}."
+    return (
+        f"{told}, {root.runtime_ms / node.runtime_ms:.2f} times the speed of the reference ({root.runtime_ms:.4g} ms)."
+    )
+
+
+def _shortened(text: str, limit: int) -> str:
+    """The text, or its beginning and end: compilers say what is wrong first, a traceback says it last."""
+    if len(text) <= limit:
+        return text
+    head, tail = text[: limit - limit // 2], text[len(text) - limit // 2 :]
+    return f"{head}\n[... {len(text) - limit} characters left out ...]\n{tail}" if limit else ""

@@ -1,0 +1,285 @@
+"""Put together: from a task file or a run folder to a result. The command line and notebooks both come through here."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import platform
+import secrets
+import signal
+from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing, contextmanager
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any, TypeVar
+
+from stark.agents.prompts import Prompts, Scene, load_templates
+from stark.agents.roles import Team
+from stark.config import change_settings, load_settings, parse_assignment
+from stark.errors import SettingsError, StoreError, UsageError
+from stark.evaluation import open_evaluator
+from stark.interfaces import ChatModel, Evaluator, Listener, Reply, RunRecord, Store, Usage
+from stark.method import build_policy, build_workflow, find_method
+from stark.models import open_model
+from stark.run import Result, Run
+from stark.settings import Settings
+from stark.store import open_store
+from stark.task import Task, load_candidate, load_task
+from stark.tree import Role
+from stark_worker.protocol import DeviceFacts
+
+MAY_CHANGE_ON_RESUME = ("budget", "jobs", "roles")
+
+Value = TypeVar("Value")
+
+
+@dataclass(frozen=True)
+class Job:
+    """What a user asked for, checked as far as that is possible before anything is started."""
+
+    task: Task
+    settings: Settings
+    folder: Path
+    given: str | None = None
+    templates: dict[str, str] = field(default_factory=dict)
+
+
+def optimize(
+    task: str | Path,
+    *,
+    settings_file: str | Path | None = None,
+    run: str | Path | None = None,
+    start_from: str | Path | None = None,
+    hint: str = "",
+    sets: Sequence[str] = (),
+    listener: Listener = lambda event: None,
+    **options: Any,
+) -> Result:
+    """Make a task faster and return what was found. Works in a script and in a notebook.
+
+    ``options`` are settings by group: ``optimize("task.py", method="stark", roles={"model": "openai:gpt-5"},
+    budget={"attempts": 10})``; ``sets`` are assignments as on the command line, ``["search.epsilon=0.4"]``.
+    """
+    settings = load_settings(Path(settings_file) if settings_file else None, sets, options)
+    job = prepare(Path(task), settings, Path(run) if run else None, Path(start_from) if start_from else None, hint)
+    return run_sync(start(job, listener))
+
+
+def resume(
+    run: str | Path, *, sets: Sequence[str] = (), listener: Listener = lambda event: None, **options: Any
+) -> Result:
+    """Go on with a run that was stopped, killed, or is to be extended by a larger budget."""
+    return run_sync(go_on(Path(run), change(sets, options), listener))
+
+
+def prepare(
+    task_path: Path, settings: Settings, folder: Path | None = None, given: Path | None = None, hint: str = ""
+) -> Job:
+    """Read and check everything a run needs from the user, before anything is started or written."""
+    task = load_task(task_path, hint)
+    stamp = datetime.now(UTC).strftime("%Y%m%d-%H%M%S")
+    templates = load_templates(settings.prompts)
+    check_prices(settings, open_models(settings))
+    return Job(
+        task,
+        settings,
+        folder or Path("runs") / f"{task.name}-{stamp}-{secrets.token_hex(2)}",
+        load_candidate(given) if given else None,
+        templates,
+    )
+
+
+async def start(job: Job, listener: Listener = lambda event: None, signals: bool = False) -> Result:
+    """Begin a new run in its own folder."""
+    with new_store(job.folder) as store:
+        async with open_evaluator(job.settings.evaluation) as evaluator:
+            record = unstarted(job, await evaluator.device())
+            store.create(record)
+            run = assemble(record, store, evaluator, listener)
+            return await drive(run, signals)
+
+
+def unstarted(job: Job, device: DeviceFacts) -> RunRecord:
+    """The record of a run that is about to begin."""
+    return RunRecord(
+        id=job.folder.name,
+        created_at=datetime.now(UTC).isoformat(),
+        task=job.task,
+        given=job.given,
+        settings=job.settings.model_dump(mode="json"),
+        templates=job.templates,
+        versions=versions(),
+        device=device,
+    )
+
+
+async def go_on(
+    folder: Path,
+    changed: Callable[[Settings], Settings] = lambda settings: settings,
+    listener: Listener = lambda event: None,
+    signals: bool = False,
+) -> Result:
+    """Take up the run of a folder again."""
+    with closing(open_store(folder, write=True)) as store:
+        record = only_run(store, folder)
+        settings = changed(Settings.model_validate(record.settings))
+        check_prices(settings, open_models(settings))
+        if settings.model_dump(mode="json") != record.settings:
+            store.amend(record.id, settings.model_dump(mode="json"))
+            record = only_run(store, folder)
+        async with open_evaluator(settings.evaluation) as evaluator:
+            check_device(record.device, await evaluator.device())
+            return await drive(assemble(record, store, evaluator, listener), signals)
+
+
+def change(sets: Sequence[str] = (), options: Mapping[str, Any] | None = None) -> Callable[[Settings], Settings]:
+    """A change of a stored run's settings, restricted to what does not make it another experiment."""
+    layers = [*map(parse_assignment, sets), options or {}]
+    for layer in layers:
+        for group in layer:
+            if group not in MAY_CHANGE_ON_RESUME:
+                raise SettingsError(
+                    f"A run that has begun keeps its setting {group}.",
+                    f"Only {', '.join(MAY_CHANGE_ON_RESUME)} may change; start a new run for anything else.",
+                )
+    return lambda settings: change_settings(settings, layers)
+
+
+def assemble(record: RunRecord, store: Store, evaluator: Evaluator, listener: Listener) -> Run:
+    """The parts of a run, chosen by its stored settings."""
+    settings = Settings.model_validate(record.settings)
+    evaluation = settings.evaluation
+    scene = Scene(
+        record.task, record.device, evaluation.target, evaluation.precision, settings.windows, settings.anchors
+    )
+    workflow = build_workflow(settings, Team(Prompts(record.templates, scene), settings))
+    answered: dict[Role, int] = {}
+    for call in store.calls(record.id):
+        answered[call.role] = answered.get(call.role, 0) + 1
+    models = open_models(settings, answered)
+    return Run(record, store, build_policy(settings), workflow, models, evaluator, listener)
+
+
+async def drive(run: Run, signals: bool) -> Result:
+    """Let a run go to its end. The first Ctrl-C or SIGTERM lets the attempts in flight land, the second does not."""
+    if not signals:
+        return await run.optimize()
+    loop, task = asyncio.get_running_loop(), asyncio.current_task()
+    assert task is not None
+    presses = itertools.count()
+
+    def interrupted() -> None:
+        if next(presses):
+            task.cancel()
+        run.stop()
+
+    for name in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(name, interrupted)
+    try:
+        return await run.optimize()
+    except asyncio.CancelledError:
+        if not run.tree:
+            raise
+        return run.result()
+    finally:
+        for name in (signal.SIGINT, signal.SIGTERM):
+            loop.remove_signal_handler(name)
+
+
+# -- checks that belong to no single part ---------------------------------------------------------------------------
+
+
+def open_models(settings: Settings, answered: Mapping[Role, int] | None = None) -> dict[Role, ChatModel]:
+    """The chat model of every role the method uses."""
+    done = answered or {}
+    return {
+        role: open_model(role, getattr(settings.roles, role), done.get(role, 0), stored_replies)
+        for role in find_method(settings.method).roles
+    }
+
+
+def check_prices(settings: Settings, models: Mapping[Role, ChatModel]) -> None:
+    """A limit on money means nothing for a model whose price nobody knows."""
+    for role, model in models.items():
+        if model.cost_usd(Usage(1, 1)) is None and settings.budget.tokens is None:
+            raise SettingsError(
+                f"The price of {model.name} ({role}) is not known, so a limit on money cannot hold.",
+                "Limit its tokens instead, for example with --tokens 2000000.",
+            )
+
+
+def check_device(stored: DeviceFacts, here: DeviceFacts) -> None:
+    """Times from two machines do not belong into one tree."""
+    if (stored.kind, stored.name, stored.cores) != (here.kind, here.name, here.cores):
+        raise UsageError(
+            f"This run was measured on {stored.name} ({stored.cores} cores), this is {here.name} ({here.cores} cores).",
+            "Resume it where it began, or start a new run here with --from its best kernel.",
+        )
+
+
+def stored_replies(folder: str, role: Role) -> list[Reply]:
+    """The replies a role got in a stored run, for the replay model."""
+    with closing(open_store(Path(folder), write=False)) as store:
+        record = only_run(store, Path(folder))
+        return [call.reply for call in store.calls(record.id) if call.role is role]
+
+
+def only_run(store: Store, folder: Path) -> RunRecord:
+    """The run of a folder."""
+    runs = store.runs()
+    if not runs:
+        raise StoreError(f"The store in {folder} holds no run.", "It was stopped before it began; start it anew.")
+    return runs[0]
+
+
+def versions() -> dict[str, str]:
+    """What the host part of a result depends on; the device facts hold the worker's side."""
+    found = {"python": platform.python_version(), "platform": platform.platform()}
+    for name in ("stark-kernels", "langgraph", "pydantic-ai-slim"):
+        try:
+            found[name] = version(name)
+        except PackageNotFoundError:
+            found[name] = "unknown"
+    return found
+
+
+@contextmanager
+def new_store(folder: Path) -> Iterator[Store]:
+    """A store for a new run. Where the run does not get as far as its first node, no trace of it stays."""
+    existed = folder.exists()
+    store = open_store(folder, write=True)
+    if store.runs():
+        store.close()
+        raise UsageError(f"{folder} already holds a run.", f"Go on with it by: stark resume {folder}")
+    try:
+        yield store
+    except BaseException:
+        begun = any(store.nodes(record.id) for record in store.runs())
+        store.close()
+        if not begun:
+            _remove(folder, existed)
+        raise
+    store.close()
+
+
+def _remove(folder: Path, existed: bool) -> None:
+    for name in ("stark.db", "stark.db-wal", "stark.db-shm", "writer.lock"):
+        (folder / name).unlink(missing_ok=True)
+    if not existed:
+        folder.rmdir()
+
+
+# -- the one synchronous facade -------------------------------------------------------------------------------------
+
+
+def run_sync(work: Coroutine[Any, Any, Value]) -> Value:
+    """Wait for a coroutine, also where a loop is running already, as in a notebook."""
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return asyncio.run(work)
+    with ThreadPoolExecutor(max_workers=1, thread_name_prefix="stark") as thread:
+        return thread.submit(asyncio.run, work).result()

@@ -1,0 +1,272 @@
+"""The command line: reads what the user typed, calls the API, shows the result. Nothing else happens here.
+
+Exit codes: 0 a faster kernel was found (or the command did what it says), 1 a fault of STARK itself, 2 usage or bad
+input, 3 the run ended without a faster kernel, 5 the chat model's side, 6 the evaluating machine, 7 the run folder,
+130 stopped by Ctrl-C or SIGTERM; the run can be resumed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import sys
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from stark.errors import StarkError, UsageError
+from stark.tree import Role
+from stark.view import terminal
+from stark_worker.protocol import DeviceFacts, Precision, Score, Target
+
+NOT_IMPROVED, INTERRUPTED = 3, 130
+
+app = typer.Typer(
+    help="Makes a PyTorch model faster with custom kernels that are checked and timed.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    epilog=(__doc__ or "").partition("\n\n")[2],
+)
+
+TaskFile = Annotated[
+    Path, typer.Argument(metavar="TASK.py", help="File with Model, get_inputs() and get_init_inputs().")
+]
+RunFolder = Annotated[Path, typer.Argument(metavar="DIR", help="A run folder.")]
+SettingsFile = Annotated[Path | None, typer.Option("--config", metavar="FILE", help="Settings in TOML; see configs/.")]
+Assignments = Annotated[list[str] | None, typer.Option("--set", metavar="A.B=C", help="Any setting; may be repeated.")]
+MethodName = Annotated[str | None, typer.Option("--method", help="stark, search-agent, ma-only, sampling, reflexion.")]
+ModelName = Annotated[str | None, typer.Option("--model", help="Chat model of all roles, such as openai:gpt-5.")]
+BaseUrl = Annotated[str | None, typer.Option("--base-url", help="Address of an OpenAI-compatible server.")]
+Attempts = Annotated[int | None, typer.Option("--attempts", help="How many attempts in all.")]
+Tokens = Annotated[int | None, typer.Option("--tokens", help="Most tokens to spend.")]
+Usd = Annotated[float | None, typer.Option("--usd", help="Most US dollars to spend.")]
+Minutes = Annotated[float | None, typer.Option("--minutes", help="Longest time to run.")]
+Jobs = Annotated[int | None, typer.Option("--jobs", help="How many attempts are in flight at once.")]
+
+
+@app.command()
+def optimize(
+    task: TaskFile,
+    start_from: Annotated[Path | None, typer.Option("--from", help="A kernel file (ModelNew) to start from.")] = None,
+    hint: Annotated[str, typer.Option(help="Advice of your own that every agent is shown.")] = "",
+    precision: Annotated[Precision | None, typer.Option(help="Type of inputs and weights.")] = None,
+    score: Annotated[Score | None, typer.Option(help="Which rules decide.")] = None,
+    target: Annotated[Target | None, typer.Option(help="Language of the kernels.")] = None,
+    method: MethodName = None,
+    model: ModelName = None,
+    plan_model: Annotated[str | None, typer.Option(help="Chat model of the plan agent.")] = None,
+    code_model: Annotated[str | None, typer.Option(help="Chat model of the code agent.")] = None,
+    debug_model: Annotated[str | None, typer.Option(help="Chat model of the debug agent.")] = None,
+    base_url: BaseUrl = None,
+    attempts: Attempts = None,
+    tokens: Tokens = None,
+    usd: Usd = None,
+    minutes: Minutes = None,
+    jobs: Jobs = None,
+    seed: Annotated[int | None, typer.Option(help="Seed of every random choice of the search.")] = None,
+    evaluator: Annotated[str | None, typer.Option(help="local, or package.module:Class.")] = None,
+    run: Annotated[Path | None, typer.Option("--run", metavar="DIR", help="Folder of the run.")] = None,
+    config: SettingsFile = None,
+    sets: Assignments = None,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Estimate calls, tokens and money; start nothing.")
+    ] = False,
+) -> None:
+    """Make a task faster: grow a tree of candidates, keep the fastest correct one."""
+    from stark.api import prepare, start
+    from stark.config import load_settings
+
+    options = {
+        **_budget(attempts, tokens, usd, minutes),
+        "method": method,
+        "jobs": jobs,
+        "seed": seed,
+        "evaluation": {"precision": precision, "score": score, "target": target, "evaluator": evaluator},
+        "roles": {
+            "model": model,
+            "base_url": base_url,
+            "plan": {"model": plan_model},
+            "code": {"model": code_model},
+            "debug": {"model": debug_model},
+        },
+    }
+    settings = load_settings(config, sets or [], _given(options))
+    job = prepare(task, settings, run, start_from, hint)
+    if dry_run:
+        _show_estimate(job)
+        return
+    terminal.show_start(f"STARK optimises {task}", _facts(settings, job.folder))
+    _finish(start(job, terminal.Progress(), signals=True), job.folder)
+
+
+@app.command()
+def resume(
+    folder: RunFolder,
+    attempts: Attempts = None,
+    tokens: Tokens = None,
+    usd: Usd = None,
+    minutes: Minutes = None,
+    jobs: Jobs = None,
+    model: ModelName = None,
+    base_url: BaseUrl = None,
+    sets: Assignments = None,
+) -> None:
+    """Go on with a run that was stopped or killed, or extend a finished one."""
+    from stark.api import change, go_on
+
+    roles = {role: {"model": model, "base_url": base_url} for role in ("plan", "code", "debug", "solo")}
+    options = {**_budget(attempts, tokens, usd, minutes), "jobs": jobs, "roles": roles}
+    changed = change(sets or [], _given(options))
+    progress = terminal.Progress()
+    record, nodes, _ = _read(folder)
+    progress.learn(nodes)
+    terminal.show_start(f"STARK goes on with {record.task.name}", [("run", str(folder)), ("nodes", str(len(nodes)))])
+    _finish(go_on(folder, changed, progress, signals=True), folder)
+
+
+@app.command()
+def show(
+    folder: RunFolder, node: Annotated[int | None, typer.Argument(help="A node, to see all of it.")] = None
+) -> None:
+    """Show the tree of a run, or one node with its prompts, scaffold, change and log."""
+    record, nodes, calls = _read(folder, node)
+    if node is None:
+        terminal.show_tree(record, nodes)
+        return
+    by_id = {each.id: each for each in nodes}
+    if node not in by_id:
+        raise UsageError(
+            f"The run in {folder} has no node {node}.", f"Its nodes: {', '.join(map(str, sorted(by_id)))}."
+        )
+    parent_id = by_id[node].parent_id
+    terminal.show_node(by_id[node], None if parent_id is None else by_id[parent_id], calls)
+
+
+@app.command()
+def export(
+    folder: RunFolder,
+    best: Annotated[Path | None, typer.Option("--best", metavar="FILE", help="Write the best kernel here.")] = None,
+    training_data: Annotated[
+        Path | None, typer.Option("--training-data", metavar="FILE", help="Write a role's calls as chat-format JSONL.")
+    ] = None,
+    role: Annotated[Role, typer.Option("--role", help="Whose calls.")] = Role.CODE,
+) -> None:
+    """Take the best kernel out of a run, or its calls as training data."""
+    from stark.view import exports
+
+    if best is None and training_data is None:
+        raise UsageError("Nothing to export was named.", "Give --best FILE or --training-data FILE.")
+    record, nodes, calls = _read(folder)
+    if best is not None:
+        exports.write_best(best, record, nodes)
+        terminal.say(f"The best kernel is in {best}.")
+    if training_data is not None:
+        count = exports.write_training_data(training_data, nodes, calls, role)
+        terminal.say(f"{count} calls of the {role} agent are in {training_data}.")
+
+
+@app.command()
+def config(file: SettingsFile = None, sets: Assignments = None, method: MethodName = None) -> None:
+    """Print the effective settings with their meaning."""
+    from stark.config import explain, load_settings
+
+    terminal.show_settings(explain(load_settings(file, sets or [], _given({"method": method}))))
+
+
+@app.command()
+def graph(
+    method: Annotated[str, typer.Option(help="The method whose workflow is drawn.")] = "stark",
+    output: Annotated[Path | None, typer.Option("--output", metavar="FILE.svg", help="Write an SVG here.")] = None,
+) -> None:
+    """Draw one attempt as the compiled graph runs it: Mermaid on the terminal, or an SVG file."""
+    from stark.method import workflow_edges
+    from stark.view import drawing, exports
+
+    edges = workflow_edges(method)
+    if output is None:
+        terminal.say(drawing.as_mermaid(edges))
+        return
+    exports.write_text(output, drawing.as_svg(edges))
+    terminal.say(f"The drawing is in {output}.")
+
+
+@app.command()
+def salvage(folder: RunFolder, into: Annotated[Path, typer.Argument(metavar="NEW_DIR", help="A new folder.")]) -> None:
+    """Copy whatever can still be read of a damaged run into a new folder."""
+    from stark.store import salvage as salvage_store
+
+    counts = salvage_store(folder, into)
+    terminal.say(f"Saved into {into}: " + ", ".join(f"{count} {table}" for table, count in counts.items()) + ".")
+
+
+def main() -> None:
+    """Run the command line; every foreseen failure ends in a sentence and a documented exit code."""
+    logging.basicConfig(level=logging.WARNING, format="%(message)s")
+    try:
+        app()
+    except StarkError as error:
+        terminal.show_error(error)
+        sys.exit(error.exit_code)
+
+
+def _finish(work: Any, folder: Path) -> None:
+    try:
+        result = asyncio.run(work)
+    except asyncio.CancelledError:
+        terminal.say("Stopped before the reference was measured; nothing was kept.")
+        raise typer.Exit(INTERRUPTED) from None
+    terminal.show_result(result, folder)
+    if result.reason == "stopped":
+        raise typer.Exit(INTERRUPTED)
+    if not result.improved:
+        raise typer.Exit(NOT_IMPROVED)
+
+
+def _budget(
+    attempts: int | None, tokens: int | None, usd: float | None, minutes: float | None
+) -> dict[str, dict[str, Any]]:
+    wall_s = None if minutes is None else minutes * 60
+    return {"budget": {"attempts": attempts, "tokens": tokens, "usd": usd, "wall_s": wall_s}}
+
+
+def _given(options: dict[str, Any]) -> dict[str, Any]:
+    """The options that were really given."""
+    nested = {name: _given(value) if isinstance(value, dict) else value for name, value in options.items()}
+    return {name: value for name, value in nested.items() if value is not None and value != {}}
+
+
+def _facts(settings: Any, folder: Path) -> list[tuple[str, str]]:
+    from stark.method import find_method
+
+    names = {getattr(settings.roles, role).model for role in find_method(settings.method).roles}
+    limits = f"{settings.budget.attempts} attempts, ${settings.budget.usd:.2f}"
+    return [
+        ("method", f"{settings.method} ({settings.search.policy})"),
+        ("model", ", ".join(sorted(names))),
+        ("target", f"{settings.evaluation.target}, {settings.evaluation.precision}, {settings.evaluation.score}"),
+        ("limits", limits),
+        ("run", str(folder)),
+    ]
+
+
+def _show_estimate(job: Any) -> None:
+    from stark.api import open_models, unstarted
+    from stark.estimate import estimate
+
+    settings = job.settings
+    unknown = DeviceFacts(name="the evaluating machine", kind=settings.evaluation.target)
+    rows = estimate(unstarted(job, unknown), settings, open_models(settings))
+    terminal.show_estimate(rows, settings.budget.attempts, settings.budget.usd, settings.budget.tokens)
+
+
+def _read(folder: Path, number: int | None = None) -> Any:
+    from contextlib import closing
+
+    from stark.api import only_run
+    from stark.store import open_store
+
+    with closing(open_store(folder, write=False)) as store:
+        record = only_run(store, folder)
+        return record, store.nodes(record.id), store.calls(record.id, number)

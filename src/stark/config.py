@@ -1,0 +1,121 @@
+"""How settings are read: a TOML file, then ``--set a.b=c``, then the command line's own options; the later prevails."""
+
+from __future__ import annotations
+
+import difflib
+import tomllib
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from pydantic import ValidationError
+
+from stark.errors import SettingsError
+from stark.method import resolve
+from stark.settings import Group, Settings
+
+Tree = Mapping[str, Any]
+
+
+def load_settings(file: Path | None = None, sets: Sequence[str] = (), options: Tree | None = None) -> Settings:
+    """The effective settings of a run, with what is left to the method filled in."""
+    layers = [read_file(file) if file else {}, *map(parse_assignment, sets), options or {}]
+    return change_settings(Settings(), layers)
+
+
+def change_settings(settings: Settings, layers: Sequence[Tree]) -> Settings:
+    """Settings with further layers laid over them."""
+    data = settings.model_dump(mode="json")
+    for layer in layers:
+        refuse_unknown(layer)
+        data = _merge(data, layer)
+    try:
+        return resolve(Settings.model_validate(data))
+    except ValidationError as error:
+        first = error.errors()[0]
+        key = ".".join(map(str, first["loc"]))
+        raise SettingsError(
+            f"The setting {key} cannot be {first['input']!r}: {first['msg'].lower()}.",
+            f"Its meaning: {meaning(key)}" if key in known_keys() else "",
+        ) from error
+
+
+def read_file(path: Path) -> dict[str, Any]:
+    """The content of a settings file."""
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError) as error:
+        raise SettingsError(f"The settings file {path} cannot be read: {error}.", "Check the path.") from error
+    except tomllib.TOMLDecodeError as error:
+        raise SettingsError(f"The settings file {path} is not valid TOML: {error}.", "Fix that line.") from error
+
+
+def parse_assignment(text: str) -> dict[str, Any]:
+    """``a.b=c`` as a nested mapping; the value is read as TOML, and as plain text where it is none."""
+    key, equals, value = text.partition("=")
+    key = key.strip()
+    if not equals or not key:
+        raise SettingsError(f"--set {text!r} has no value.", "Write it as --set search.epsilon=0.4.")
+    try:
+        parsed: Any = tomllib.loads(f"value = {value}")["value"]
+    except tomllib.TOMLDecodeError:
+        parsed = value
+    for part in reversed(key.split(".")):
+        parsed = {part: parsed}
+    return dict(parsed)
+
+
+def refuse_unknown(layer: Tree) -> None:
+    """Refuse a key that is no setting, and name the nearest one that is."""
+    known = known_keys()
+    for key in _leaves(layer):
+        if key not in known:
+            near = difflib.get_close_matches(key, known, n=1)
+            guess = f"Did you mean {near[0]}?" if near else "`stark config` lists all settings."
+            raise SettingsError(f"There is no setting {key}.", guess)
+
+
+def known_keys() -> list[str]:
+    """Every setting by its dotted name."""
+    return [key for key, _ in _fields(Settings)]
+
+
+def meaning(key: str) -> str:
+    """What a setting is for."""
+    return dict(_fields(Settings))[key]
+
+
+def explain(settings: Settings) -> list[tuple[str, Any, str]]:
+    """Every setting with its effective value and its meaning."""
+    return [(key, _value(settings, key), text) for key, text in _fields(Settings)]
+
+
+def _fields(group: type[Group], prefix: str = "") -> Iterator[tuple[str, str]]:
+    for name, field in group.model_fields.items():
+        if isinstance(field.annotation, type) and issubclass(field.annotation, Group):
+            yield from _fields(field.annotation, f"{prefix}{name}.")
+        else:
+            yield f"{prefix}{name}", " ".join((field.description or "").split())
+
+
+def _value(settings: Settings, key: str) -> Any:
+    value: Any = settings.model_dump(mode="json")
+    for part in key.split("."):
+        value = value[part]
+    return value
+
+
+def _leaves(layer: Tree, prefix: str = "") -> Iterator[str]:
+    for name, value in layer.items():
+        if isinstance(value, Mapping):
+            yield from _leaves(value, f"{prefix}{name}.")
+        else:
+            yield f"{prefix}{name}"
+
+
+def _merge(base: Tree, over: Tree) -> dict[str, Any]:
+    merged = dict(base)
+    for name, value in over.items():
+        both = isinstance(value, Mapping) and isinstance(merged.get(name), Mapping)
+        merged[name] = _merge(merged[name], value) if both else value
+    return merged

@@ -1,0 +1,66 @@
+"""What a run will probably cost, before it costs anything (``--dry-run``)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from stark.agents.prompts import Prompts, Scene
+from stark.agents.windows import Window
+from stark.interfaces import ChatModel, Message, RunRecord, Usage
+from stark.settings import Settings
+from stark.tree import ROOT_ID, Node, Plan, Role
+from stark_worker.protocol import EvalReport, Outcome, Timing
+
+CHARACTERS_PER_TOKEN = 3.5
+REPAIR_SHARE = 0.3  # attempts that are one repair instead of a plan and its code
+WINDOW_NODES = 3  # nodes a window holds on average beside the selected one and the root
+NODE_CHARACTERS = 1_500  # advice, log and result of one node, beside its source
+REPLY_TOKENS = 1_500  # explanation of one reply, beside the source
+SOURCE_GROWTH = 2.0  # a candidate with its kernel, compared with the task
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """Expected calls, tokens and money of one role; money is None where the price is not known."""
+
+    role: Role
+    model: str
+    calls: int
+    usage: Usage
+    usd: float | None
+
+
+def estimate(record: RunRecord, settings: Settings, models: Mapping[Role, ChatModel]) -> list[Estimate]:
+    """One estimate per role, from the prompts that would really be sent."""
+    evaluation = settings.evaluation
+    scene = Scene(
+        record.task, record.device, evaluation.target, evaluation.precision, settings.windows, settings.anchors
+    )
+    prompts = Prompts(record.templates, scene)
+    source = record.task.source
+    root = Node(ROOT_ID, None, Role.REFERENCE, source, EvalReport(Outcome.OK, Timing((1.0,))))
+    window = Window(root, root, ())
+    written: dict[Role, Sequence[Message]] = {
+        Role.PLAN: prompts.plan(window, None),
+        Role.CODE: prompts.code(window, Plan("", source)),
+        Role.DEBUG: prompts.debug(window),
+        Role.SOLO: prompts.solo(window),
+    }
+    source_size = SOURCE_GROWTH * len(source)
+    history = WINDOW_NODES * (source_size + NODE_CHARACTERS) if settings.windows.enabled else 0.0
+    found = []
+    for role, model in models.items():
+        calls = _calls(role, settings.budget.attempts)
+        prompt = sum(len(message.content) for message in written[role]) + history
+        usage = Usage(
+            input_tokens=round(calls * prompt / CHARACTERS_PER_TOKEN),
+            output_tokens=round(calls * (source_size / CHARACTERS_PER_TOKEN + REPLY_TOKENS)),
+        )
+        found.append(Estimate(role, model.name, calls, usage, model.cost_usd(usage)))
+    return found
+
+
+def _calls(role: Role, attempts: int) -> int:
+    share = {Role.PLAN: 1 - REPAIR_SHARE, Role.CODE: 1 - REPAIR_SHARE, Role.DEBUG: REPAIR_SHARE, Role.SOLO: 1.0}
+    return round(attempts * share[role])

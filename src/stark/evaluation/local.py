@@ -1,0 +1,172 @@
+"""Judges candidates on this machine: one worker process per evaluation, one evaluation at a time.
+
+Timing needs the machine for itself, so there is one lane. The worker gets no secrets, a folder of its own and a
+deadline, and ends with everything it started, also when the evaluation is cancelled.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import importlib.util
+import os
+import shutil
+import signal
+import sys
+import tempfile
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+import stark_worker
+from stark.errors import EvaluatorError, TaskError, UsageError
+from stark.settings import EvaluationSettings
+from stark_worker.protocol import DeviceFacts, EvalReport, EvalRequest, ProtocolError, Target, from_json, to_json
+
+SLACK_S = 120.0  # for starting, for the reference, and for cleaning up
+DEVICE_S = 120.0
+GRACE_S = 15.0
+TASK_FAULT = 4  # exit code of a worker whose task does not work by itself
+INHERITED = ("HOME", "LANG", "LC_ALL", "TZ", "CC", "CXX", "LD_LIBRARY_PATH", "LIBRARY_PATH", "CPATH")
+
+
+class WorkerFault(Exception):
+    """The worker ended without an answer; it may do better next time."""
+
+
+class LocalEvaluator:
+    """Evaluates in worker processes on this machine."""
+
+    slots = 1
+
+    def __init__(self, settings: EvaluationSettings) -> None:
+        self._settings = settings
+        self._lane = asyncio.Semaphore(1)
+        self._device: DeviceFacts | None = None
+
+    async def __aenter__(self) -> Self:
+        check_machine(self._settings.target)
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Nothing outlives an evaluation."""
+
+    async def device(self) -> DeviceFacts:
+        """This machine, asked once."""
+        if self._device is None:
+            self._device = from_json(DeviceFacts, await self._ask("device", "", DEVICE_S))
+        return self._device
+
+    async def evaluate(self, request: EvalRequest) -> EvalReport:
+        """One report. Faults of the machinery are retried, then raised."""
+        deadline_s = request.limits.build_s + request.limits.run_s + SLACK_S
+        answer = await self._ask("judge", to_json(request), deadline_s)
+        try:
+            return from_json(EvalReport, answer)
+        except ProtocolError as error:
+            raise EvaluatorError(
+                f"The worker's report cannot be read: {error}.", "Check that both sides have the same version."
+            ) from error
+
+    async def _ask(self, command: str, text: str, deadline_s: float) -> bytes:
+        fault = WorkerFault()
+        async with self._lane:
+            for _ in range(self._settings.retries + 1):
+                try:
+                    return await run_worker(command, text.encode(), deadline_s)
+                except WorkerFault as error:
+                    fault = error
+        raise EvaluatorError(
+            f"This machine could not evaluate, which is no fault of the candidate: {fault}",
+            "Put that right and resume the run.",
+        )
+
+
+def check_machine(target: Target) -> None:
+    """Refuse at once what could only fail later, and say what is missing."""
+    if not sys.platform.startswith("linux"):
+        raise EvaluatorError(
+            "Kernels can be evaluated on Linux only.",
+            "Run on Linux, or use the folder evaluator, which has them judged on another machine.",
+        )
+    if target is not Target.CPU:
+        raise UsageError(
+            f"This version evaluates kernels for the cpu target only, not {target}.", "Set evaluation.target to cpu."
+        )
+    if importlib.util.find_spec("torch") is None:
+        raise EvaluatorError(
+            "PyTorch is not installed, and evaluating on this machine needs it.",
+            "Install it with: pip install 'stark-kernels[local]'",
+        )
+    for tool, remedy in (
+        (os.environ.get("CXX", "c++"), "Install a C++ compiler, on Debian or Ubuntu: apt install g++"),
+        ("ninja", "Install it with: pip install 'stark-kernels[local]'"),
+    ):
+        if shutil.which(tool, path=_path()) is None:
+            raise EvaluatorError(f"{tool} was not found, and compiling kernels for the cpu needs it.", remedy)
+
+
+async def run_worker(command: str, text: bytes, deadline_s: float) -> bytes:
+    """One worker from start to end; what it wrote to standard output."""
+    with tempfile.TemporaryDirectory(prefix="stark-worker-", ignore_cleanup_errors=True) as folder:
+        worker = await asyncio.create_subprocess_exec(
+            sys.executable,
+            *("-m", "stark_worker", command),
+            stdin=asyncio.subprocess.PIPE,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.PIPE,
+            cwd=folder,
+            env=environment(folder),
+            start_new_session=True,
+        )
+        try:
+            async with asyncio.timeout(deadline_s):
+                answer, errors = await worker.communicate(text)
+        except TimeoutError:
+            raise EvaluatorError(
+                f"The worker gave no answer within {deadline_s:.0f} s, which is more than the candidate may take.",
+                "Most likely the task's reference is very slow here; make the task smaller or raise evaluation.run_s.",
+            ) from None
+        finally:
+            await _end(worker)
+    return _answer(worker.returncode, answer, errors)
+
+
+def _answer(code: int | None, answer: bytes, errors: bytes) -> bytes:
+    if code == 0:
+        return answer
+    lines = errors.decode(errors="replace").strip().splitlines() or [f"the worker ended with code {code}"]
+    if code == TASK_FAULT:
+        raise TaskError(
+            f"The task does not work by itself. {lines[-1].removeprefix('task: ')}",
+            "Fix the task file; no kernel was judged.",
+        )
+    raise WorkerFault(lines[-1].removeprefix("worker: ")[:500])
+
+
+async def _end(worker: asyncio.subprocess.Process) -> None:
+    """Ask a worker to end, which takes its candidate along, and insist after a while."""
+    if worker.returncode is not None:
+        return
+    try:
+        with contextlib.suppress(ProcessLookupError, TimeoutError):
+            worker.terminate()
+            await asyncio.wait_for(worker.wait(), GRACE_S)
+    finally:
+        if worker.returncode is None:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(worker.pid, signal.SIGKILL)
+            await worker.wait()
+
+
+def environment(folder: str) -> dict[str, str]:
+    """What a worker sees of the environment: never a key."""
+    kept = {name: os.environ[name] for name in INHERITED if name in os.environ}
+    packages = str(Path(stark_worker.__file__).resolve().parent.parent)
+    return kept | {"PATH": _path(), "TMPDIR": folder, "PYTHONPATH": packages, "PYTHONDONTWRITEBYTECODE": "1"}
+
+
+def _path() -> str:
+    return os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)])

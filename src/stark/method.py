@@ -1,0 +1,92 @@
+"""Methods: a method is a policy times a workflow, and the paper's five are a table."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from stark.agents.graph import WORKFLOWS, edges_of
+from stark.agents.prompts import Prompts, Scene, load_templates
+from stark.agents.roles import Team
+from stark.interfaces import Policy, Workflow
+from stark.plugins import find_class
+from stark.search import open_policy
+from stark.settings import Roles, RoleSettings, Settings
+from stark.task import Task
+from stark.tree import Role
+from stark_worker.protocol import DeviceFacts
+
+
+@dataclass(frozen=True)
+class Method:
+    """What distinguishes one way of searching from another. Settings the user gives explicitly prevail."""
+
+    policy: str
+    workflow: str
+    windows: bool
+    roles: tuple[Role, ...]
+
+
+TEAM_ROLES = (Role.PLAN, Role.CODE, Role.DEBUG)
+
+METHODS = {
+    "stark": Method("epsilon-greedy", "team", windows=True, roles=TEAM_ROLES),
+    "search-agent": Method("epsilon-greedy", "solo", windows=False, roles=(Role.SOLO,)),
+    "ma-only": Method("root-or-repair", "team", windows=False, roles=TEAM_ROLES),
+    "sampling": Method("always-root", "solo", windows=False, roles=(Role.SOLO,)),
+    "reflexion": Method("last-attempt", "solo", windows=False, roles=(Role.SOLO,)),
+}
+
+
+def find_method(name: str) -> Method:
+    """The method of that name; a third party's is a ``Method`` too."""
+    method: Method = find_class("method", name, METHODS)
+    return method
+
+
+def resolve(settings: Settings) -> Settings:
+    """The settings with everything that was left to the method, or to all roles at once, filled in."""
+    method = find_method(settings.method)
+    policy = settings.search.policy or method.policy
+    windows = method.windows if settings.windows.enabled is None else settings.windows.enabled
+    return settings.model_copy(
+        update={
+            "roles": _resolve_roles(settings.roles),
+            "search": settings.search.model_copy(update={"policy": policy}),
+            "windows": settings.windows.model_copy(update={"enabled": windows}),
+        }
+    )
+
+
+def _resolve_roles(roles: Roles) -> Roles:
+    resolved = {}
+    for name in (*TEAM_ROLES, Role.SOLO):
+        role: RoleSettings = getattr(roles, name)
+        changes: dict[str, object] = {}
+        if not role.model:
+            changes = {"model": roles.model, "base_url": role.base_url or roles.base_url}
+        if roles.temperature is not None:
+            changes["temperature"] = roles.temperature
+        resolved[name.value] = role.model_copy(update=changes)
+    return roles.model_copy(update=resolved)
+
+
+def build_policy(settings: Settings) -> Policy:
+    """The policy of resolved settings."""
+    return open_policy(settings.search.policy or find_method(settings.method).policy, settings.search)
+
+
+def build_workflow(settings: Settings, team: Team) -> Workflow:
+    """The workflow of the settings' method."""
+    workflow: Workflow = find_class("workflow", find_method(settings.method).workflow, WORKFLOWS)(team)
+    return workflow
+
+
+def workflow_edges(name: str) -> list[tuple[str, str, str]]:
+    """One attempt of a method as its compiled graph runs it: from, to, condition. No task is needed to see it."""
+    settings = resolve(Settings(method=name))
+    evaluation = settings.evaluation
+    nothing = Scene(
+        Task("", ""), DeviceFacts("", ""), evaluation.target, evaluation.precision, settings.windows, settings.anchors
+    )
+    workflow = build_workflow(settings, Team(Prompts(load_templates(settings.prompts), nothing), settings))
+    return edges_of(workflow)

@@ -1,0 +1,61 @@
+"""Who is asked: chat models by name. Real providers are imported only when one is opened."""
+
+from __future__ import annotations
+
+import typing
+from collections.abc import Callable, Sequence
+from importlib.metadata import entry_points
+from pathlib import Path
+
+from stark.errors import UsageError
+from stark.interfaces import ChatModel, Reply
+from stark.models.queue import QueueModel, read_script
+from stark.plugins import find_class
+from stark.settings import RoleSettings
+from stark.tree import Role
+
+POINT = "chat_model"
+
+StoredReplies = Callable[[str, Role], Sequence[Reply]]
+
+
+def open_model(
+    role: Role, settings: RoleSettings, answered: int = 0, stored_replies: StoredReplies | None = None
+) -> ChatModel:
+    """The chat model of a role.
+
+    ``answered`` replies were given before the run was interrupted, so a queue leaves them out. ``stored_replies`` is
+    how a replay reads the folder of another run.
+    """
+    name = settings.model
+    kind, _, place = name.partition(":")
+    if not name:
+        raise UsageError(
+            f"The role {role.value!r} has no chat model.",
+            f"Name one with --set roles.{role.value}.model=provider:name, for example openai:gpt-5.",
+        )
+    if kind == "scripted":
+        return QueueModel(name, read_script(Path(place).expanduser(), role)[answered:])
+    if kind == "replay":
+        return QueueModel(name, _stored(name, stored_replies)(place, role)[answered:])
+    if settings.base_url is None and _names_a_class(name):
+        return typing.cast(ChatModel, find_class(POINT, name, {})(settings))
+    # pydantic-ai takes a second to import, which a scripted run or `stark --help` need not wait for
+    from stark.models.provider import ProviderModel
+
+    return ProviderModel(settings)
+
+
+def _stored(name: str, stored_replies: StoredReplies | None) -> StoredReplies:
+    if stored_replies is None:
+        raise UsageError(f"{name} cannot be opened here: there is no store to read it with.", "Start it by stark run.")
+    return stored_replies
+
+
+def _names_a_class(name: str) -> bool:
+    """Whether a name is an entry point or ``package.module:Class``; no provider has a dot in its name, and no model is
+    named like a class."""
+    module, _, attribute = name.partition(":")
+    return name in entry_points(group=f"stark.{POINT}").names or (
+        attribute.isidentifier() and ("." in module or attribute[0].isupper())
+    )

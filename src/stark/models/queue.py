@@ -1,0 +1,54 @@
+"""Chat models that read their replies from a queue: written by hand (scripted) or kept by another run (replay)."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from collections.abc import Sequence
+from pathlib import Path
+
+from stark.errors import ModelUnavailable, UsageError
+from stark.interfaces import Message, Reply, ReplyForm, Usage
+from stark.tree import Role
+
+_SCRIPT_FILE = re.compile(r"(\d+)-(\w+)\.md")
+
+
+class QueueModel:
+    """Gives the replies it was made with, one per call and free of charge, whatever it is asked."""
+
+    def __init__(self, name: str, replies: Sequence[Reply]) -> None:
+        self.name = name
+        self._replies = [dataclasses.replace(reply, usage=Usage(), cost_usd=0.0) for reply in replies]
+        self._next = 0
+
+    @property
+    def takes_temperature(self) -> bool:
+        return True
+
+    def cost_usd(self, usage: Usage) -> float | None:
+        return 0.0
+
+    async def reply(self, messages: Sequence[Message], form: ReplyForm) -> Reply:
+        if self._next >= len(self._replies):
+            raise ModelUnavailable(
+                f"{self.name} has no reply left for the role {form.name!r}: it is shorter than the run.",
+                "Ask for fewer attempts, or add replies.",
+            )
+        self._next += 1
+        return self._replies[self._next - 1]
+
+
+def read_script(folder: Path, role: Role) -> list[Reply]:
+    """The replies of one role, from files such as ``01-plan.md`` in the order of their numbers."""
+    try:
+        found = [(match, path) for path in folder.iterdir() if (match := _SCRIPT_FILE.fullmatch(path.name))]
+        if not found:
+            raise UsageError(f"{folder} holds no reply.", "Replies are files such as 01-plan.md and 02-code.md.")
+        mine = sorted((int(match[1]), path) for match, path in found if match[2] == role)
+        return [Reply(text=path.read_text(encoding="utf-8"), model="scripted") for _, path in mine]
+    except (OSError, UnicodeDecodeError) as error:
+        raise UsageError(
+            f"The scripted replies in {folder} cannot be read: {error}.",
+            "Name a folder of UTF-8 files such as 01-plan.md.",
+        ) from error

@@ -1,0 +1,305 @@
+"""The one loop: ``ask -> attempt -> tell`` until the budget is spent.
+
+Only the run writes the tree and the store; attempts fly as tasks beside each other and land one by one. Everything an
+attempt was told is stored before it is looked at, so a run that is killed goes on where it was.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import deque
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from random import Random
+
+from stark.budget import BudgetExhausted, Ledger, worst_case
+from stark.errors import ModelRefused, StarkError, TaskError
+from stark.interfaces import (
+    Attempt,
+    Call,
+    ChatModel,
+    Desk,
+    Evaluator,
+    Event,
+    Listener,
+    Message,
+    Policy,
+    Reply,
+    ReplyForm,
+    RunRecord,
+    Spend,
+    Store,
+    Ticket,
+    TicketRecord,
+    Workflow,
+)
+from stark.metrics import attempts_of
+from stark.settings import Settings
+from stark.tree import ROOT_ID, Node, Role, Tree
+from stark_worker.protocol import EvalReport, EvalRequest, Limits
+
+CLOCK_S = 5.0  # how much of the time a run has taken may be forgotten when it is killed
+
+
+@dataclass(frozen=True)
+class Result:
+    """What a run has found so far. ``reason`` says why it ended."""
+
+    run_id: str
+    root: Node
+    best: Node | None
+    attempts: int
+    spent: Spend
+    reason: str
+
+    @property
+    def source(self) -> str | None:
+        """The best candidate's source."""
+        return self.best.source if self.best else None
+
+    @property
+    def speedup(self) -> float | None:
+        """How many times as fast as the reference the best candidate is."""
+        if self.best is None or self.best.runtime_ms is None or self.root.runtime_ms is None:
+            return None
+        return self.root.runtime_ms / self.best.runtime_ms
+
+    @property
+    def improved(self) -> bool:
+        return self.speedup is not None and self.speedup > 1.0
+
+
+class Run:
+    """A run in progress. ``optimize`` is all of it; ``ask`` and ``tell`` let something else drive."""
+
+    def __init__(
+        self,
+        record: RunRecord,
+        store: Store,
+        policy: Policy,
+        workflow: Workflow,
+        models: Mapping[Role, ChatModel],
+        evaluator: Evaluator,
+        listener: Listener = lambda event: None,
+    ) -> None:
+        self.record, self.store, self.policy, self.workflow = record, store, policy, workflow
+        self.models, self.evaluator, self._listener = models, evaluator, listener
+        self.settings = Settings.model_validate(record.settings)
+        self.tree = Tree()
+        for node in store.nodes(record.id):
+            self.tree.add(node)
+        self._interrupted = deque(store.unfinished(record.id))
+        for ticket in self._interrupted:
+            self.tree.begin(ticket.number, ticket.parent_id)
+        begun = [ticket.number for ticket in self._interrupted]
+        self._next_number = 1 + max([*begun, *(node.id for node in self.tree)], default=ROOT_ID)
+        self._begun = len(attempts_of(self.tree)) + len(begun)
+        self.ledger = Ledger(self.settings.budget, store.spent(record.id))
+        self._clocked = time.monotonic()
+        self._end: str | None = None
+        self._fault: StarkError | None = None
+
+    # -- the three calls ----------------------------------------------------------------------------------------
+
+    def ask(self) -> Ticket | None:
+        """Begin the next attempt, or take up one that was interrupted. None: wait, or the attempts are used up."""
+        if self._interrupted:
+            record = self._interrupted.popleft()
+        elif self._begun >= self.settings.budget.attempts:
+            return None
+        else:
+            number = self._next_number
+            parent = self.policy.select(self.tree, Random(f"{self.settings.seed}/{number}/select"))
+            if parent is None:
+                return None
+            if parent.source is None or parent.id not in self.tree:
+                raise StarkError(f"The policy chose node {parent.id}, which cannot be built upon.", "Fix the policy.")
+            record = TicketRecord(number, parent.id, visible=len(self.tree))
+            self.store.begin(self.record.id, record)
+            self.tree.begin(number, parent.id)
+            self._next_number, self._begun = number + 1, self._begun + 1
+        visible = self.tree.at(record.visible)
+        self._say("begun", record.number, node=visible[record.parent_id])
+        return Ticket(record.number, visible[record.parent_id], visible, self.settings.seed)
+
+    def tell(self, ticket: Ticket, attempt: Attempt) -> Node:
+        """Add a finished attempt to the store and to the tree."""
+        node = Node(
+            id=ticket.number,
+            parent_id=ticket.parent.id,
+            role=attempt.role,
+            source=attempt.source,
+            report=attempt.report,
+            plan=attempt.plan,
+            explanation=attempt.explanation,
+            outside_share=attempt.outside_share,
+            same_as=attempt.same_as,
+            notes=attempt.notes,
+        )
+        self._land(node)
+        return node
+
+    async def optimize(self) -> Result:
+        """Run until the attempts are used up, another limit is reached, or somebody stops it."""
+        await self.plant()
+        flying: set[asyncio.Task[None]] = set()
+        try:
+            while True:
+                while self._may_ask(len(flying)) and (ticket := self.ask()):
+                    flying.add(asyncio.create_task(self._fly(ticket)))
+                if not flying:
+                    break
+                done, flying = await asyncio.wait(
+                    flying, timeout=self._seconds_left(), return_when=asyncio.FIRST_COMPLETED
+                )
+                if not done:
+                    self._end = "wall time"
+                    break
+                for task in done:
+                    task.result()
+        finally:
+            await _cancel(flying)
+            self._tick()
+        return self._finish()
+
+    def stop(self) -> None:
+        """Begin no further attempt; those in flight land."""
+        self._end = self._end or "stopped"
+        self._say("note", text="Stopping: attempts in flight are finished first. Once more stops at once.")
+
+    # -- what they are made of ------------------------------------------------------------------------------------
+
+    async def plant(self) -> None:
+        """Evaluate the first nodes: the reference, and a kernel the user brought."""
+        if ROOT_ID not in self.tree:
+            source = self.record.task.source
+            report = await self.evaluate(source, entry="Model")
+            if report.timing is None:
+                raise TaskError(
+                    f"The task's own Model does not pass its evaluation: {report.outcome}. {report.log[-1500:]}",
+                    "Fix the task file; nothing was spent.",
+                )
+            self._land(Node(ROOT_ID, None, Role.REFERENCE, source, report))
+        given = self.record.given
+        if given is not None and not any(node.role is Role.GIVEN for node in self.tree):
+            number, self._next_number = self._next_number, self._next_number + 1
+            self._land(Node(number, ROOT_ID, Role.GIVEN, given, await self.evaluate(given)))
+
+    async def evaluate(self, source: str, entry: str = "ModelNew") -> EvalReport:
+        """One candidate through the evaluator."""
+        settings = self.settings.evaluation
+        request = EvalRequest(
+            task_source=self.record.task.source,
+            candidate_source=source,
+            entry=entry,
+            target=settings.target,
+            precision=settings.precision,
+            score=settings.score,
+            limits=Limits(settings.build_s, settings.run_s),
+        )
+        return await self.evaluator.evaluate(request)
+
+    async def _fly(self, ticket: Ticket) -> None:
+        """One attempt from ticket to node. What stops it short leaves it unfinished in the store, to be resumed."""
+        try:
+            self.tell(ticket, await self.workflow.attempt(ticket, RunDesk(self, ticket.number)))
+        except BudgetExhausted as exhausted:
+            self._end = self._end or exhausted.limit
+        except StarkError as fault:
+            self._fault = self._fault or fault
+
+    def _may_ask(self, flying: int) -> bool:
+        if self._seconds_left() == 0:
+            self._end = self._end or "wall time"
+        return not self._end and not self._fault and flying < self.settings.jobs
+
+    def _finish(self) -> Result:
+        if self._fault:
+            raise self._fault
+        if not self._end and self._begun < self.settings.budget.attempts:
+            raise StarkError(
+                f"The policy {self.settings.search.policy} chose no node although nothing was in flight.",
+                "This is a fault of the policy; the run can be resumed with another one.",
+            )
+        result = self.result()
+        self._say("ended", text=result.reason)
+        return result
+
+    def result(self) -> Result:
+        """What has been found so far."""
+        attempts = len(attempts_of(self.tree))
+        return Result(
+            self.record.id, self.tree.root, self.tree.best, attempts, self.ledger.spent, self._end or "attempts"
+        )
+
+    def _land(self, node: Node) -> None:
+        self.store.finish(self.record.id, node)
+        self.tree.add(node)
+        if time.monotonic() - self._clocked > CLOCK_S:
+            self._tick()
+        self._say("landed", node.id, node=node)
+
+    def _say(self, kind: str, number: int | None = None, node: Node | None = None, text: str = "") -> None:
+        self._listener(Event(kind, number, node, text, self.ledger.spent))  # type: ignore[arg-type]
+
+    def _tick(self) -> None:
+        now = time.monotonic()
+        self.store.clock(self.record.id, now - self._clocked)
+        self._clocked = now
+
+    def _seconds_left(self) -> float | None:
+        limit = self.settings.budget.wall_s
+        if limit is None:
+            return None
+        taken = self.store.seconds(self.record.id) + time.monotonic() - self._clocked
+        return max(0.0, limit - taken)
+
+
+class RunDesk(Desk):
+    """One attempt's way to the models and the evaluator: replayed from the journal, paid for, and kept."""
+
+    def __init__(self, run: Run, number: int) -> None:
+        self._run, self._number = run, number
+        self._journal = deque(run.store.calls(run.record.id, number))
+        self._asked = 0
+
+    def takes_temperature(self, role: Role) -> bool:
+        return self._run.models[role].takes_temperature
+
+    async def ask(self, role: Role, messages: Sequence[Message], form: ReplyForm, window: Iterable[int]) -> Reply:
+        index, self._asked = self._asked, self._asked + 1
+        if self._journal:
+            return self._journal.popleft().reply
+        run, model = self._run, self._run.models[role]
+        worst = worst_case(model, getattr(run.settings.roles, role), messages, form)
+        await run.ledger.reserve(worst)
+        run._say("asking", self._number, text=role)
+        started, began = datetime.now(UTC).isoformat(), time.monotonic()
+        reservation = run.store.reserve(run.record.id, self._number, index, worst)
+        actual = worst  # unless told otherwise: a call whose end nobody knows stays spent in full
+        try:
+            reply = await model.reply(messages, form)
+            actual = Spend(reply.usage.total, reply.cost_usd or 0.0)
+        except ModelRefused:
+            run.store.release(reservation)
+            actual = Spend()
+            raise
+        finally:
+            run.ledger.settle(worst, actual)
+        duration = time.monotonic() - began
+        shown = (tuple(messages), form.name, tuple(window))
+        call = Call(self._number, index, role, model.name, *shown, reply, started, duration)
+        run.store.journal(run.record.id, reservation, call)
+        return reply
+
+    async def evaluate(self, source: str) -> EvalReport:
+        self._run._say("evaluating", self._number)
+        return await self._run.evaluate(source)
+
+
+async def _cancel(tasks: set[asyncio.Task[None]]) -> None:
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)

@@ -1,0 +1,28 @@
+"""Where to grow: the policies the paper compares, on one interface."""
+
+from __future__ import annotations
+
+from stark.interfaces import Policy
+from stark.plugins import find_class
+from stark.search.epsilon_greedy import EpsilonGreedy
+from stark.search.evolutionary import Evolutionary
+from stark.search.mcts import Mcts
+from stark.search.simple import AlwaysRoot, Greedy, LastAttempt, RandomChoice, RootOrRepair
+from stark.settings import SearchSettings
+
+POLICIES = {
+    "epsilon-greedy": EpsilonGreedy,
+    "greedy": Greedy,
+    "mcts": Mcts,
+    "evolutionary": Evolutionary,
+    "random": RandomChoice,
+    "always-root": AlwaysRoot,
+    "last-attempt": LastAttempt,
+    "root-or-repair": RootOrRepair,
+}
+
+
+def open_policy(name: str, settings: SearchSettings) -> Policy:
+    """The policy of that name."""
+    policy: Policy = find_class("policy", name, POLICIES)(settings)
+    return policy

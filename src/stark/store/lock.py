@@ -1,0 +1,76 @@
+"""One writer per run folder: a file lock that names its holder and vanishes with it."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import socket
+from datetime import UTC, datetime
+from pathlib import Path
+
+from stark.errors import StoreLocked
+
+LOCK_NAME = "writer.lock"
+
+_held: set[int] = set()
+
+
+def _let_go() -> None:
+    """In a forked child: close the copies of the locks, which would otherwise outlive the writer."""
+    for descriptor in _held:
+        os.close(descriptor)
+    _held.clear()
+
+
+os.register_at_fork(after_in_child=_let_go)
+
+
+class WriterLock:
+    """Held from creation to ``release``. A process that is started meanwhile does not inherit it."""
+
+    def __init__(self, folder: Path) -> None:
+        self._descriptor = os.open(folder / LOCK_NAME, os.O_RDWR | os.O_CREAT, 0o644)
+        try:
+            _take(self._descriptor, folder)
+            os.ftruncate(self._descriptor, 0)
+            os.pwrite(self._descriptor, _myself().encode(), 0)
+        except BaseException:
+            os.close(self._descriptor)
+            raise
+        _held.add(self._descriptor)
+
+    def release(self) -> None:
+        """Let another process write; without effect the second time. The file stays: to remove it would be a race."""
+        if self._descriptor in _held:
+            _held.remove(self._descriptor)
+            os.ftruncate(self._descriptor, 0)
+            os.close(self._descriptor)
+            self._descriptor = -1
+
+
+def refuse_if_held(folder: Path) -> None:
+    """Raise StoreLocked when a process writes to a folder; changes nothing there."""
+    try:
+        descriptor = os.open(folder / LOCK_NAME, os.O_RDONLY)
+    except FileNotFoundError:
+        return
+    try:
+        _take(descriptor, folder)
+    finally:
+        os.close(descriptor)
+
+
+def _take(descriptor: int, folder: Path) -> None:
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError as error:
+        holder = os.pread(descriptor, 1000, 0).decode("utf-8", "replace").strip() or "another process"
+        raise StoreLocked(
+            f"{folder} is being written to by {holder}.",
+            "Wait until that process ends, or stop it; reading the run is possible meanwhile.",
+        ) from error
+
+
+def _myself() -> str:
+    now = datetime.now(UTC).isoformat(timespec="seconds")
+    return f"process {os.getpid()} on {socket.gethostname()} since {now}\n"

@@ -1,0 +1,143 @@
+"""Opening a run folder: what is created, what is refused, and in which order."""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+from contextlib import ExitStack, closing
+from pathlib import Path
+
+from stark.errors import StoreError, StoreTooNew
+from stark.store import schema
+from stark.store.file import FILE_NAME, connect, damaged, missing, plainly
+from stark.store.lock import WriterLock
+from stark.store.sqlite import SqliteStore
+
+DRAFT_NAME = "stark.new"
+SMALLEST_PAGE = 512  # SQLite takes a shorter file for a new one, and deletes its -wal
+
+
+def open_store(folder: Path, write: bool) -> SqliteStore:
+    """The store of a run folder. To write creates what is missing and takes the lock; to read creates nothing."""
+    with plainly(folder):
+        return _open_to_write(folder) if write else _open_to_read(folder)
+
+
+def check_presence(folder: Path) -> None:
+    """Refuse a folder without a store, and what SQLite would take for an empty database of its own."""
+    file = folder / FILE_NAME
+    if file.exists():
+        if file.stat().st_size < SMALLEST_PAGE:
+            raise damaged(folder, "the file is empty or was cut off")
+    elif _side_files(folder):
+        raise damaged(folder, f"the file is missing, and only {_side_files(folder)[0].name} is left")
+    else:
+        raise missing(folder)
+
+
+def check_identity(folder: Path, db: sqlite3.Connection) -> int:
+    """The version of a store; refuses the file of another program, and one from the future."""
+    application = db.execute("PRAGMA application_id").fetchone()[0]
+    version: int = db.execute("PRAGMA user_version").fetchone()[0]
+    known = len(schema.MIGRATIONS)
+    if application != schema.APPLICATION_ID:
+        raise StoreError(f"{folder / FILE_NAME} is the database of another program.", "Choose another folder.")
+    if version > known:
+        raise StoreTooNew(
+            f"{folder / FILE_NAME} has version {version}, and this STARK knows versions up to {known}.",
+            "Use the version of STARK that wrote it, or a newer one.",
+        )
+    return version
+
+
+def _open_to_read(folder: Path) -> SqliteStore:
+    check_presence(folder)
+    with ExitStack() as undo:
+        db = undo.enter_context(closing(_connect_to_read(folder)))
+        version, known = check_identity(folder, db), len(schema.MIGRATIONS)
+        if version < known:
+            raise StoreError(
+                f"{folder / FILE_NAME} has version {version}, and this STARK reads version {known}.",
+                "Resume the run once, which brings the file up to date.",
+            )
+        undo.pop_all()
+    return SqliteStore(folder, db, lock=None)
+
+
+def _open_to_write(folder: Path) -> SqliteStore:
+    folder.mkdir(parents=True, exist_ok=True)
+    with ExitStack() as undo:
+        lock = WriterLock(folder)
+        undo.callback(lock.release)
+        if not (folder / FILE_NAME).exists() and not _side_files(folder):
+            _create(folder)
+        check_presence(folder)
+        version = _examine(folder)
+        db = undo.enter_context(closing(connect(folder / FILE_NAME, "rw")))
+        for pragma in ("foreign_keys = ON", "journal_mode = WAL", "synchronous = FULL"):
+            db.execute(f"PRAGMA {pragma}").fetchall()
+        schema.migrate(db, version)
+        undo.pop_all()
+    return SqliteStore(folder, db, lock)
+
+
+def _create(folder: Path) -> None:
+    """Make the file under another name first: a ``stark.db`` is always whole, whenever the process dies."""
+    draft = folder / DRAFT_NAME
+    draft.unlink(missing_ok=True)
+    try:
+        with closing(connect(draft, "rwc")) as db:
+            db.execute(f"PRAGMA application_id = {schema.APPLICATION_ID}")
+            schema.migrate(db, version=0)
+        draft.replace(folder / FILE_NAME)
+    finally:
+        draft.unlink(missing_ok=True)
+    _flush(folder)
+
+
+def _flush(folder: Path) -> None:
+    """Make the names in a folder durable."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _examine(folder: Path) -> int:
+    """The version of a file that is fit to be written to. Only reads: a file that is refused stays as it was."""
+    with closing(_connect_to_read(folder)) as db:
+        version = check_identity(folder, db)
+        verdict = db.execute("PRAGMA quick_check(1)").fetchone()[0]
+    if verdict != "ok":
+        raise damaged(folder, " ".join(verdict.split()))
+    return version
+
+
+def _connect_to_read(folder: Path) -> sqlite3.Connection:
+    """A connection that has read the header.
+
+    The file of a writer that was killed is in WAL mode, which SQLite cannot read from a read-only folder unless it is
+    told that nobody writes. Without side files that is true.
+    """
+    file = folder / FILE_NAME
+    try:
+        return _tried(connect(file, "ro"))
+    except sqlite3.OperationalError as error:
+        read_only = error.sqlite_errorcode & 0xFF in (sqlite3.SQLITE_READONLY, sqlite3.SQLITE_CANTOPEN)
+        if not read_only or _side_files(folder):
+            raise
+    return _tried(connect(file, "ro", immutable=True))
+
+
+def _tried(db: sqlite3.Connection) -> sqlite3.Connection:
+    try:
+        db.execute("PRAGMA user_version").fetchone()
+    except sqlite3.Error:
+        db.close()
+        raise
+    return db
+
+
+def _side_files(folder: Path) -> list[Path]:
+    return sorted(folder.glob(f"{FILE_NAME}-*"))

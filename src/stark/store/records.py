@@ -1,0 +1,152 @@
+"""Records as rows and back."""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from typing import Any
+
+from stark.errors import StoreError
+from stark.interfaces import Call, Finish, Message, Reply, RunRecord, TicketRecord, Usage
+from stark.task import Task
+from stark.tree import Node, Plan, Role
+from stark_worker.protocol import DeviceFacts, EvalReport, from_json, to_json
+
+
+def run_row(run: RunRecord) -> dict[str, Any]:
+    return {
+        "id": run.id,
+        "created_at": run.created_at,
+        "task": record_text(run.task),
+        "given": run.given,
+        "settings": plain_text(run.settings),
+        "templates": plain_text(run.templates),
+        "versions": plain_text(run.versions),
+        "device": record_text(run.device),
+    }
+
+
+def run_of(row: sqlite3.Row) -> RunRecord:
+    return RunRecord(
+        id=row["id"],
+        created_at=row["created_at"],
+        task=from_json(Task, row["task"]),
+        given=row["given"],
+        settings=json.loads(row["settings"]),
+        templates=json.loads(row["templates"]),
+        versions=json.loads(row["versions"]),
+        device=from_json(DeviceFacts, row["device"]),
+    )
+
+
+def node_row(run: int, position: int, node: Node) -> dict[str, Any]:
+    return {
+        "run": run,
+        "id": node.id,
+        "position": position,
+        "parent_id": node.parent_id,
+        "role": node.role,
+        "source": node.source,
+        "plan": record_text(node.plan) if node.plan else None,
+        "report": record_text(node.report),
+        "explanation": node.explanation,
+        "outside_share": node.outside_share,
+        "same_as": node.same_as,
+        "notes": plain_text(node.notes),
+    }
+
+
+def node_of(row: sqlite3.Row) -> Node:
+    return Node(
+        id=row["id"],
+        parent_id=row["parent_id"],
+        role=Role(row["role"]),
+        source=row["source"],
+        report=from_json(EvalReport, row["report"]),
+        plan=from_json(Plan, row["plan"]) if row["plan"] else None,
+        explanation=row["explanation"],
+        outside_share=row["outside_share"],
+        same_as=row["same_as"],
+        notes=tuple(json.loads(row["notes"])),
+    )
+
+
+def ticket_row(run: int, ticket: TicketRecord) -> dict[str, Any]:
+    return {"run": run, "number": ticket.number, "parent_id": ticket.parent_id, "visible": ticket.visible}
+
+
+def ticket_of(row: sqlite3.Row) -> TicketRecord:
+    return TicketRecord(number=row["number"], parent_id=row["parent_id"], visible=row["visible"])
+
+
+def call_row(run: int, reservation: int, call: Call) -> dict[str, Any]:
+    reply = call.reply
+    return {
+        "run": run,
+        "number": call.number,
+        "index": call.index,
+        "reservation": reservation,
+        "role": call.role,
+        "model": call.model,
+        "form": call.form,
+        "window": plain_text(call.window),
+        "started_at": call.started_at,
+        "duration_s": call.duration_s,
+        "reply_model": reply.model,
+        "finish": reply.finish,
+        "input_tokens": reply.usage.input_tokens,
+        "output_tokens": reply.usage.output_tokens,
+        "cached_input_tokens": reply.usage.cached_input_tokens,
+        "cost_usd": reply.cost_usd,
+        "notes": plain_text(reply.notes),
+        "arguments": reply.arguments,
+        "text": reply.text,
+        "messages": plain_text([{"role": message.role, "content": message.content} for message in call.messages]),
+    }
+
+
+def call_of(row: sqlite3.Row) -> Call:
+    return Call(
+        number=row["number"],
+        index=row["index"],
+        role=Role(row["role"]),
+        model=row["model"],
+        messages=tuple(Message(**message) for message in json.loads(row["messages"])),
+        form=row["form"],
+        window=tuple(json.loads(row["window"])),
+        reply=_reply_of(row),
+        started_at=row["started_at"],
+        duration_s=row["duration_s"],
+    )
+
+
+def _reply_of(row: sqlite3.Row) -> Reply:
+    return Reply(
+        text=row["text"],
+        arguments=row["arguments"],
+        finish=Finish(row["finish"]),
+        usage=Usage(row["input_tokens"], row["output_tokens"], row["cached_input_tokens"]),
+        cost_usd=row["cost_usd"],
+        model=row["reply_model"],
+        notes=tuple(json.loads(row["notes"])),
+    )
+
+
+def record_text(record: Any) -> str:
+    """A dataclass as JSON; a StoreError for what JSON cannot say, such as NaN."""
+    try:
+        return to_json(record)
+    except (ValueError, TypeError) as error:
+        raise _unspeakable(error) from error
+
+
+def plain_text(value: Any) -> str:
+    """Plain lists and dicts as JSON; a StoreError for what JSON cannot say."""
+    try:
+        return json.dumps(value, ensure_ascii=False, allow_nan=False)
+    except (ValueError, TypeError) as error:
+        raise _unspeakable(error) from error
+
+
+def _unspeakable(error: Exception) -> StoreError:
+    return StoreError(f"A record cannot be stored: {error}.", "The part that made it is faulty; please report it.")

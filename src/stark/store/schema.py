@@ -1,0 +1,122 @@
+"""The tables, and how a file of an older version becomes one of this version.
+
+A version is the number of migrations a file has been through. Never change a migration that was released; add one.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Callable
+
+from stark.store.file import transaction
+
+APPLICATION_ID = 0x5354524B  # "STRK": tells a store from any other SQLite file
+
+# ``nodes`` refers to itself only backwards, because a parent lands before its children. Money stands in
+# ``reservations`` alone (the worst until it is settled, the actual from then on), so that counting it never reads
+# prompts. ``clocks`` is apart from ``runs`` because it changes often and the row of a run is long.
+_VERSION_1 = (
+    """CREATE TABLE runs (
+        key INTEGER PRIMARY KEY,
+        id TEXT NOT NULL UNIQUE,
+        created_at TEXT NOT NULL,
+        task TEXT NOT NULL,
+        given TEXT,
+        settings TEXT NOT NULL,
+        templates TEXT NOT NULL,
+        versions TEXT NOT NULL,
+        device TEXT NOT NULL
+    )""",
+    """CREATE TABLE clocks (
+        run INTEGER PRIMARY KEY REFERENCES runs (key),
+        seconds REAL NOT NULL
+    )""",
+    """CREATE TABLE amendments (
+        run INTEGER NOT NULL REFERENCES runs (key),
+        replaced_at TEXT NOT NULL,
+        settings TEXT NOT NULL
+    )""",
+    """CREATE TABLE nodes (
+        run INTEGER NOT NULL REFERENCES runs (key),
+        id INTEGER NOT NULL,
+        position INTEGER NOT NULL,
+        parent_id INTEGER,
+        role TEXT NOT NULL,
+        source TEXT,
+        "plan" TEXT,
+        report TEXT NOT NULL,
+        explanation TEXT NOT NULL,
+        outside_share REAL,
+        same_as INTEGER,
+        notes TEXT NOT NULL,
+        PRIMARY KEY (run, id),
+        UNIQUE (run, position),
+        FOREIGN KEY (run, parent_id) REFERENCES nodes (run, id),
+        FOREIGN KEY (run, same_as) REFERENCES nodes (run, id)
+    )""",
+    """CREATE TABLE tickets (
+        run INTEGER NOT NULL,
+        number INTEGER NOT NULL,
+        parent_id INTEGER NOT NULL,
+        visible INTEGER NOT NULL,
+        PRIMARY KEY (run, number),
+        FOREIGN KEY (run, parent_id) REFERENCES nodes (run, id)
+    )""",
+    """CREATE TABLE reservations (
+        id INTEGER PRIMARY KEY,
+        run INTEGER NOT NULL REFERENCES runs (key),
+        number INTEGER NOT NULL,
+        "index" INTEGER NOT NULL,
+        worst_tokens INTEGER NOT NULL,
+        worst_usd REAL NOT NULL,
+        tokens INTEGER,
+        usd REAL
+    )""",
+    "CREATE INDEX reservations_of_run ON reservations (run)",
+    """CREATE TABLE calls (
+        run INTEGER NOT NULL REFERENCES runs (key),
+        number INTEGER NOT NULL,
+        "index" INTEGER NOT NULL,
+        reservation INTEGER NOT NULL UNIQUE REFERENCES reservations (id),
+        role TEXT NOT NULL,
+        model TEXT NOT NULL,
+        form TEXT NOT NULL,
+        window TEXT NOT NULL,
+        started_at TEXT NOT NULL,
+        duration_s REAL NOT NULL,
+        reply_model TEXT NOT NULL,
+        finish TEXT NOT NULL,
+        input_tokens INTEGER NOT NULL,
+        output_tokens INTEGER NOT NULL,
+        cached_input_tokens INTEGER NOT NULL,
+        cost_usd REAL,
+        notes TEXT NOT NULL,
+        arguments TEXT,
+        text TEXT NOT NULL,
+        messages TEXT NOT NULL,
+        PRIMARY KEY (run, number, "index")
+    )""",
+)
+
+
+def _create_tables(db: sqlite3.Connection) -> None:
+    for statement in _VERSION_1:
+        db.execute(statement)
+
+
+Migration = Callable[[sqlite3.Connection], None]
+MIGRATIONS: list[Migration] = [_create_tables]
+
+
+def migrate(db: sqlite3.Connection, version: int) -> None:
+    """Bring a file from ``version`` up to this version, each step in a transaction of its own.
+
+    The version is written even when no step is missing, so that a full or read-only disk is noticed on opening,
+    before a model has been paid.
+    """
+    for number, step in enumerate(MIGRATIONS[version:], start=version + 1):
+        with transaction(db):
+            step(db)
+            db.execute(f"PRAGMA user_version = {number}")
+    with transaction(db):
+        db.execute(f"PRAGMA user_version = {len(MIGRATIONS)}")

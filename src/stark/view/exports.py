@@ -1,0 +1,63 @@
+"""Files written from a stored run."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from stark.errors import UsageError
+from stark.interfaces import Call, RunRecord
+from stark.tree import ROOT_ID, Node, Role, Tree
+
+
+def write_best(path: Path, record: RunRecord, nodes: Sequence[Node]) -> None:
+    """The fastest correct candidate as a file of its own, under a comment that says where it comes from."""
+    tree = Tree()
+    for node in nodes:
+        tree.add(node)
+    best = tree.best
+    if best is None or best.source is None:
+        raise UsageError("The run has no correct kernel to export.", "Give it more attempts with stark resume.")
+    header = (
+        f"# {record.task.name}: node {best.id} of run {record.id}\n"
+        f"# {best.runtime_ms:.4f} ms per call, reference {tree.root.runtime_ms:.4f} ms, on {record.device.name}\n"
+    )
+    write_text(path, header + best.source)
+
+
+def write_training_data(path: Path, nodes: Sequence[Node], calls: Sequence[Call], role: Role) -> int:
+    """One line per call: the conversation in chat format, and what became of the attempt it belongs to."""
+    lines = [json.dumps(line, ensure_ascii=False) for line in _training_lines(nodes, calls, role)]
+    write_text(path, "".join(f"{line}\n" for line in lines))
+    return len(lines)
+
+
+def write_text(path: Path, text: str) -> None:
+    """Write a file whole or not at all."""
+    draft = path.with_name(f".{path.name}.draft")
+    try:
+        draft.write_text(text, encoding="utf-8")
+        draft.replace(path)
+    except OSError as error:
+        raise UsageError(f"{path} cannot be written: {error.strerror}.", "Choose another file.") from error
+
+
+def _training_lines(nodes: Sequence[Node], calls: Sequence[Call], role: Role) -> Iterator[dict[str, Any]]:
+    by_id = {node.id: node for node in nodes}
+    for call in calls:
+        node = by_id.get(call.number)
+        if call.role is not role or node is None:
+            continue
+        said = [{"role": message.role, "content": message.content} for message in call.messages]
+        yield {
+            "messages": [*said, {"role": "assistant", "content": call.reply.text or call.reply.arguments or ""}],
+            "role": call.role,
+            "model": call.model,
+            "attempt": call.number,
+            "outcome": node.report.outcome,
+            "runtime_ms": node.runtime_ms,
+            "reference_ms": by_id[ROOT_ID].runtime_ms,
+            "grounded": node.plan.grounded if node.plan else None,
+        }

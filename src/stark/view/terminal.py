@@ -1,0 +1,222 @@
+"""What a person sees on the terminal. Code and logs are printed as plain text: rich markup would eat ``a[i]``."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Sequence
+from pathlib import Path
+
+from rich.console import Console, Group
+from rich.syntax import Syntax
+from rich.table import Table
+from rich.text import Text
+from rich.tree import Tree as Branches
+
+from stark.errors import StarkError
+from stark.estimate import Estimate
+from stark.interfaces import Call, Event, RunRecord
+from stark.run import Result
+from stark.tree import ROOT_ID, Node, Role, Tree
+from stark_worker.protocol import Outcome
+
+console = Console(highlight=False, soft_wrap=True)
+errors = Console(stderr=True, highlight=False, soft_wrap=True)
+
+
+class Progress:
+    """Tells a run as it happens, one line per event."""
+
+    def __init__(self) -> None:
+        self._root_ms: float | None = None
+
+    def __call__(self, event: Event) -> None:
+        if event.kind == "landed" and event.node is not None:
+            if event.node.id == ROOT_ID:
+                self._root_ms = event.node.runtime_ms
+            self._line(f"{_name(event.node.id):>5}  ", _verdict(event.node, self._root_ms), _headline(event.node))
+        elif event.kind == "begun" and event.node is not None:
+            doing = "repairs" if event.node.failed else "builds on"
+            self._line(f"{_name(event.number):>5}  ", Text(f"{doing} {_name(event.node.id)}", "dim"))
+        elif event.kind in ("asking", "evaluating"):
+            what = f"asks the {event.text} agent" if event.kind == "asking" else "is compiled, checked and timed"
+            self._line(f"{_name(event.number):>5}  ", Text(what, "dim"))
+        elif event.kind == "note":
+            self._line("", Text(event.text, "yellow"))
+
+    def learn(self, nodes: Sequence[Node]) -> None:
+        """Take the reference's time from a stored run."""
+        self._root_ms = next((node.runtime_ms for node in nodes if node.id == ROOT_ID), None)
+
+    def _line(self, *parts: str | Text) -> None:
+        console.print(Text.assemble(*parts))
+
+
+def show_start(title: str, rows: Sequence[tuple[str, str]]) -> None:
+    """Where a run is, what it works on and with what."""
+    console.print(Text(title, "bold"))
+    for name, value in rows:
+        console.print(Text.assemble((f"{name:>11}  ", "dim"), value))
+    console.print()
+
+
+def show_result(result: Result, folder: Path) -> None:
+    """How a run ended and what to do with it."""
+    console.print()
+    table = Table(box=None, pad_edge=False)
+    for column in ("", "time per call", "speed"):
+        table.add_column(column, justify="left" if not column else "right")
+    table.add_row("reference (PyTorch eager)", _ms(result.root.runtime_ms), "1.00x")
+    if result.best is not None:
+        table.add_row(f"best kernel ({_name(result.best.id)})", _ms(result.best.runtime_ms), f"{result.speedup:.2f}x")
+    console.print(table)
+    console.print()
+    spent = f"{result.spent.tokens:,} tokens, ${result.spent.usd:.2f}"
+    console.print(Text(f"{result.attempts} attempts, {spent}. Ended by: {result.reason}."))
+    if result.best is None:
+        console.print(Text("No correct kernel was found.", "yellow"))
+    else:
+        plan = result.best.plan
+        if plan is not None:
+            grounded = "passed" if plan.grounded else f"did not pass ({'; '.join(plan.violations) or 'no anchors'})"
+            console.print(Text(f"The winner's scaffold {grounded} the anchor check."))
+        console.print(Text(f"Take the kernel:  stark export {folder} --best FILE.py"))
+    console.print(Text(f"Look at the tree: stark show {folder}"))
+    console.print(Text(f"Go on:            stark resume {folder} --attempts N"))
+
+
+def show_tree(record: RunRecord, nodes: Sequence[Node]) -> None:
+    """The whole tree, one line per node."""
+    tree = Tree()
+    for node in nodes:
+        tree.add(node)
+    if not tree:
+        console.print(Text("The run has no node yet."))
+        return
+    best = tree.best
+    console.print(Text.assemble((record.task.name, "bold"), f"  {record.settings['method']}, {record.device.name}"))
+
+    def label(node: Node) -> Text:
+        mark = Text("  ★ best", "bold green") if best and node.id == best.id else Text()
+        name = "root" if node.id == ROOT_ID else f"{_name(node.id)} {node.role}"
+        return Text.assemble(f"{name}  ", _verdict(node, tree.root.runtime_ms), _headline(node), mark)
+
+    branches = {ROOT_ID: Branches(label(tree.root), guide_style="dim")}
+    for node in nodes:
+        if node.parent_id is not None:
+            branches[node.id] = branches[node.parent_id].add(label(node))
+    console.print(branches[ROOT_ID])
+
+
+def show_node(node: Node, parent: Node | None, calls: Sequence[Call]) -> None:
+    """One node: what was asked, what came back, what it changed, how it did."""
+    console.print(_title(f"Node {node.id} by {node.role}" + (f", child of {parent.id}" if parent else "")))
+    console.print(_verdict(node, None))
+    for note in node.notes:
+        console.print(Text(f"note: {note}", "yellow"))
+    if node.same_as is not None:
+        console.print(Text(f"Same source as node {node.same_as}; its report was taken over."))
+    for call in calls:
+        _show_call(call)
+    if node.plan is not None:
+        grounded = "grounded" if node.plan.grounded else f"not grounded: {'; '.join(node.plan.violations)}"
+        console.print(_title(f"Plan ({grounded})"), Text(node.plan.advice))
+        if node.plan.scaffold:
+            console.print(_title("Scaffold"), _code(node.plan.scaffold))
+    if node.source is not None:
+        before = (parent.source or "") if parent else ""
+        changed = difflib.unified_diff(before.splitlines(), node.source.splitlines(), "parent", "this", lineterm="")
+        console.print(_title("Change"), Syntax("\n".join(changed), "diff", background_color="default"))
+        if node.outside_share is not None:
+            console.print(Text(f"{node.outside_share:.0%} of the change lies outside the anchors."))
+    if node.report.log:
+        console.print(_title("Log"), Text(node.report.log))
+
+
+def show_settings(rows: Sequence[tuple[str, object, str]]) -> None:
+    """Every setting with its value and meaning."""
+    for key, value, meaning in rows:
+        shown = "(unset)" if value is None or value == "" else str(value)
+        console.print(Text.assemble((key, "bold"), " = ", (shown, "cyan")))
+        console.print(Text(f"    {meaning}", "dim"))
+
+
+def show_estimate(estimates: Sequence[Estimate], attempts: int, limit_usd: float, limit_tokens: int | None) -> None:
+    """What a run will probably cost."""
+    table = Table(box=None, pad_edge=False)
+    for column in ("role", "model", "calls", "tokens in", "tokens out", "money"):
+        table.add_column(column, justify="left" if column in ("role", "model") else "right")
+    for row in estimates:
+        money = "price not known" if row.usd is None else f"${row.usd:.2f}"
+        usage = row.usage
+        table.add_row(row.role, row.model, str(row.calls), f"{usage.input_tokens:,}", f"{usage.output_tokens:,}", money)
+    console.print(table)
+    known = sum(row.usd or 0.0 for row in estimates)
+    tokens = sum(row.usage.total for row in estimates)
+    calls = sum(row.calls for row in estimates)
+    console.print(Text(f"{attempts} attempts: about {calls} calls, {tokens:,} tokens, ${known:.2f}."))
+    cap = f"${limit_usd:.2f}" + (f" and {limit_tokens:,} tokens" if limit_tokens is not None else "")
+    console.print(Text(f"Whatever happens, the run stops before it has spent {cap}. Nothing was started."))
+
+
+def show_error(error: StarkError) -> None:
+    """One sentence on what happened, one on what to do."""
+    errors.print(Text.assemble(("error: ", "bold red"), error.message))
+    if error.next_step:
+        errors.print(Text(error.next_step))
+
+
+def say(text: str) -> None:
+    """A line for the user."""
+    console.print(Text(text))
+
+
+def _show_call(call: Call) -> None:
+    usage, cost = call.reply.usage, call.reply.cost_usd
+    price = "price not known" if cost is None else f"${cost:.4f}"
+    window = ", ".join(map(str, call.window))
+    console.print(
+        _title(f"Call {call.index}: {call.role} agent, {call.model}"),
+        Text(
+            f"{usage.input_tokens:,} tokens in, {usage.output_tokens:,} out, {price}, "
+            f"{call.duration_s:.1f} s; window: {window}",
+            "dim",
+        ),
+    )
+    for message in call.messages:
+        console.print(Text(f"[{message.role}]", "bold dim"), Text(message.content, "dim"))
+    console.print(Text("[reply]", "bold"), Text(call.reply.text or call.reply.arguments or "(empty)"))
+
+
+def _verdict(node: Node, root_ms: float | None) -> Text:
+    outcome = node.report.outcome
+    if outcome is not Outcome.OK:
+        rule = f" ({node.report.rule})" if node.report.rule else ""
+        return Text(f"{outcome.value.replace('_', ' ')}{rule}", "red")
+    ratio = f"  {root_ms / node.runtime_ms:.2f}x" if root_ms and node.runtime_ms and node.id != ROOT_ID else ""
+    return Text(f"{_ms(node.runtime_ms)}{ratio}", "green")
+
+
+def _headline(node: Node) -> Text:
+    """The first words of what was asked for."""
+    if node.plan is None or node.role is Role.PLAN:
+        return Text()
+    first = next((line.strip("# *") for line in node.plan.advice.splitlines() if line.strip("# *")), "")
+    short = first if len(first) <= 72 else first[:71] + "…"
+    verb = "repair of: " if node.role is Role.DEBUG else ""
+    return Text(f"  {verb}{short}", "dim")
+
+
+def _name(number: int | None) -> str:
+    return "root" if number == ROOT_ID else f"#{number}"
+
+
+def _ms(value: float | None) -> str:
+    return "" if value is None else f"{value:.3f} ms"
+
+
+def _title(text: str) -> Group:
+    return Group(Text(), Text(text, "bold"))
+
+
+def _code(source: str) -> Syntax:
+    return Syntax(source, "python", background_color="default")

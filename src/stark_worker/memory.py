@@ -1,0 +1,140 @@
+"""The arena: memory that the referee owns and the candidate's process transforms.
+
+It holds weights, the inputs of the current call and its outputs, and nothing else: expected outputs and later inputs
+never lie in it. Values that are not tensors travel beside it as JSON.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import mmap
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+PAGE = 4096
+
+# In the folder of the candidate's process:
+SOURCE_FILE = "candidate.py"
+JOB_FILE = "job.json"
+
+
+@dataclass(frozen=True)
+class Spot:
+    """Where in the arena a tensor lies, and what kind it is."""
+
+    offset: int
+    dtype: str
+    shape: tuple[int, ...]
+    stride: tuple[int, ...]
+
+    def fits(self, tensor: torch.Tensor) -> bool:
+        return self.dtype == dtype_name(tensor) and self.shape == tuple(tensor.shape)
+
+
+@dataclass(frozen=True)
+class Job:
+    """What the candidate's process is told before it loads anything; ``construct`` and ``arguments`` are packed."""
+
+    entry: str
+    dtype: str
+    threads: int
+    construct_seed: int
+    construct: str
+    construct_tensors: tuple[Spot, ...]
+    weights: dict[str, Spot]
+    arguments: str
+    inputs: tuple[Spot, ...]
+    outputs: tuple[Spot, ...]
+    size: int
+
+
+def dtype_name(tensor: torch.Tensor) -> str:
+    return str(tensor.dtype).removeprefix("torch.")
+
+
+class Layout:
+    """Hands out places in an arena that is yet to be made."""
+
+    def __init__(self) -> None:
+        self.size = PAGE
+
+    def place(self, tensor: torch.Tensor) -> Spot:
+        """A place for a tensor of this kind; its memory order is kept where it has no gaps."""
+        spot = Spot(self.size, dtype_name(tensor), tuple(tensor.shape), tuple(torch.empty_like(tensor).stride()))
+        self.size += -(-tensor.numel() * tensor.element_size() // PAGE) * PAGE
+        return spot
+
+    def place_all(self, tensors: Sequence[torch.Tensor]) -> tuple[Spot, ...]:
+        return tuple(self.place(tensor) for tensor in tensors)
+
+
+class Arena:
+    """A mapping of the shared file."""
+
+    def __init__(self, descriptor: int, size: int) -> None:
+        self._map = mmap.mmap(descriptor, size)
+
+    def view(self, spot: Spot) -> torch.Tensor:
+        """The tensor at a place."""
+        dtype = getattr(torch, spot.dtype)
+        count = torch.Size(spot.shape).numel()
+        if count == 0:
+            return torch.empty(spot.shape, dtype=dtype)
+        return torch.frombuffer(self._map, dtype=dtype, count=count, offset=spot.offset).as_strided(
+            spot.shape, spot.stride
+        )
+
+    def views(self, spots: Sequence[Spot]) -> list[torch.Tensor]:
+        return [self.view(spot) for spot in spots]
+
+
+def fix_size(descriptor: int, size: int) -> None:
+    """Give the file its size for good: a file that shrank under the referee would kill it."""
+    os.ftruncate(descriptor, size)
+    fcntl.fcntl(descriptor, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL)
+
+
+def pack(value: Any, tensors: list[torch.Tensor]) -> str:
+    """A value as JSON; its tensors are appended to ``tensors`` and only numbered in the text."""
+    return json.dumps(_pack(value, tensors))
+
+
+def _pack(value: Any, tensors: list[torch.Tensor]) -> Any:
+    if isinstance(value, torch.Tensor):
+        tensors.append(value)
+        return {"tensor": len(tensors) - 1}
+    if isinstance(value, list | tuple):
+        kind = "list" if isinstance(value, list) else "tuple"
+        return {kind: [_pack(item, tensors) for item in value]}
+    if isinstance(value, dict):
+        return {"dict": [[key, _pack(item, tensors)] for key, item in value.items()]}
+    if value is None or isinstance(value, bool | int | float | str):
+        return {"value": value}
+    raise TypeError(f"a {type(value).__name__} cannot be handed over; tensors, numbers, text, lists and dicts can")
+
+
+def unpack(packed: str, tensors: Sequence[torch.Tensor]) -> Any:
+    """The value that ``pack`` wrote, with these tensors in place of the numbers."""
+    return _unpack(json.loads(packed), tensors)
+
+
+def _unpack(data: dict[str, Any], tensors: Sequence[torch.Tensor]) -> Any:
+    ((kind, content),) = data.items()
+    if kind == "tensor":
+        return tensors[content]
+    if kind == "dict":
+        return {key: _unpack(item, tensors) for key, item in content}
+    if kind in ("list", "tuple"):
+        items = [_unpack(item, tensors) for item in content]
+        return items if kind == "list" else tuple(items)
+    return content
+
+
+def structure(packed: str) -> str:
+    """How a packed value is built, lists and tuples taken as the same: C++ extensions only return lists."""
+    return packed.replace('{"tuple":', '{"list":')

@@ -1,0 +1,223 @@
+"""The worker as it is really used: a process that is given one request and answers with one report."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from conformance.evaluator import BROKEN_TASK, KERNEL, REFERENCE, RIGHT
+from stark_worker.protocol import DeviceFacts, EvalReport, EvalRequest, Limits, Outcome, Target, from_json, to_json
+
+HEAD = """
+import ctypes, os, signal, sys, time
+import torch
+from torch import nn
+
+def channels():
+    links = [(int(name), os.readlink(f"/proc/self/fd/{name}")) for name in os.listdir("/proc/self/fd")[:-1]]
+    return [number for number, target in links if target.startswith("socket:")]
+"""
+
+MODEL = """
+class ModelNew(nn.Module):
+    def __init__(self, features):
+        super().__init__()
+        self.bias = nn.Parameter(torch.randn(features))
+
+    def right(self, x):
+        return torch.relu(x * 2.0 + self.bias)
+
+    def forward(self, x):
+        {forward}
+"""
+
+
+def forward(body: str) -> str:
+    return HEAD + MODEL.replace("{forward}", body)
+
+
+def at_import(line: str) -> str:
+    return HEAD + line + MODEL.replace("{forward}", "return self.right(x)")
+
+
+FAILURES = {
+    "raises": (forward("return x @ x"), Outcome.RUNTIME_ERROR, "return x @ x"),
+    "exits politely": (forward("sys.exit('enough')"), Outcome.RUNTIME_ERROR, "enough"),
+    "exits at once": (forward("os._exit(0)"), Outcome.CRASH, "exit code 0"),
+    "segfault": (forward("print('going', flush=True); return ctypes.string_at(8)"), Outcome.CRASH, "SIGSEGV"),
+    "asks for a terabyte": (forward("return torch.empty(2**38)"), Outcome.OUT_OF_MEMORY, "memory"),
+    "wrong value": (forward("y = self.right(x); y[3, 5] += 1; return y"), Outcome.WRONG_RESULT, "at [3, 5]"),
+    "wrong type": (forward("return self.right(x).half()"), Outcome.WRONG_RESULT, "float16[16, 64]"),
+    "wrong shape": (forward("return self.right(x)[:8]"), Outcome.WRONG_RESULT, "float32[8, 64]"),
+    "wrong nesting": (forward("return (self.right(x),)"), Outcome.WRONG_RESULT, "nested"),
+    "first result for ever": (
+        forward("self.kept = getattr(self, 'kept', None); self.kept = self.right(x) if self.kept is None else self.kept"
+                "; return self.kept"),
+        Outcome.WRONG_RESULT,
+        "values",
+    ),
+    "not a number": (forward("return self.right(x) / 0 * 0"), Outcome.WRONG_RESULT, "NaN"),
+    "syntax": ("class ModelNew(:\n", Outcome.COMPILE_ERROR, "SyntaxError"),
+    "no entry": ("class Other: ...\n", Outcome.COMPILE_ERROR, "no class ModelNew"),
+    "does not compile": (KERNEL.replace("const float h =", "const flaot h ="), Outcome.COMPILE_ERROR, "flaot"),
+    "forges a report": (
+        at_import("os.write(1, b'{\"outcome\": \"ok\", \"timing\": {\"samples_ms\": [0.001]}}'); os._exit(0)"),
+        Outcome.CRASH,
+        "exit code 0",
+    ),
+    "closes the conversation": (at_import("[os.close(n) for n in channels()]; time.sleep(99)"), Outcome.REJECTED, ""),
+}  # fmt: skip
+
+RULES = {
+    "garbage": (at_import("[os.write(n, b'\\xff' * 100_000) for n in channels()]"), "forged_message"),
+    "says done before it is": (
+        forward('[os.write(n, b\'{"did": "done"}\') for n in channels()]; return self.right(x)'),
+        "forged_message",
+    ),
+    "works after it returned": (
+        forward("y = self.right(x); y.detach = lambda: (time.sleep(0.01), y)[1]; return y"),
+        "late_work",
+    ),
+}
+
+FORKER = """
+if os.fork() == 0:
+    os.setsid()
+    if os.fork() == 0:
+        os.execvp("sleep", ["sleep", "8641.25"])
+    os._exit(0)
+os.wait()
+open("left-behind", "w").write("x")
+open(os.path.join(os.environ["TMPDIR"], "left-behind-too"), "w").write("x")
+sys.stdout.write("x" * 10_000_000)
+assert "OPENAI_API_KEY" not in os.environ
+"""
+
+
+def work(command: str, text: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "stark_worker", command],
+        input=text,
+        capture_output=True,
+        text=True,
+        timeout=100,
+        env=os.environ | environment,
+    )
+
+
+def judge(request: EvalRequest, **environment: str) -> EvalReport:
+    done = work("judge", to_json(request), **environment)
+    assert done.returncode == 0, done.stderr
+    return from_json(EvalReport, done.stdout)
+
+
+def judge_source(source: str, **limits: float) -> EvalReport:
+    return judge(replace(RIGHT, candidate_source=source, limits=replace(RIGHT.limits, **limits)))
+
+
+def running(*command: str) -> bool:
+    """Whether a process with exactly this command line is alive."""
+    wanted = b"".join(f"{word}\0".encode() for word in command)
+    for path in Path("/proc").glob("[0-9]*/cmdline"):
+        try:
+            if path.read_bytes() == wanted:
+                return True
+        except OSError:
+            continue
+    return False
+
+
+def test_the_reference_is_judged_like_any_candidate():
+    report = judge(REFERENCE)
+    assert report.outcome is Outcome.OK, report.log
+    assert report.timing and 30 <= len(report.timing.samples_ms) <= 100
+    assert report.device and report.device.cores == len(os.sched_getaffinity(0))
+    assert "double precision" in report.checks["correctness"]
+
+
+@pytest.mark.parametrize("name", FAILURES)
+def test_a_fault_of_the_candidate_is_an_outcome(name):
+    source, outcome, said = FAILURES[name]
+    report = judge_source(source)
+    assert (report.outcome, said in report.log) == (outcome, True), report
+    assert len(report.log) < 6_000
+
+
+@pytest.mark.parametrize("name", RULES)
+def test_a_candidate_that_cheats_is_rejected_by_the_rule(name):
+    source, rule = RULES[name]
+    report = judge_source(source)
+    assert (report.outcome, report.rule) == (Outcome.REJECTED, rule), report
+
+
+@pytest.mark.parametrize(
+    ("source", "limits"),
+    [(at_import("while True: pass"), {"build_s": 1.0}), (forward("while True: pass"), {"run_s": 1.0})],
+    ids=["while loading", "while running"],
+)
+def test_a_candidate_that_never_ends_runs_out_of_time(source, limits):
+    assert judge_source(source, **limits).outcome is Outcome.TIMEOUT
+
+
+def test_nothing_is_left_and_nothing_secret_is_seen(tmp_path):
+    report = judge(
+        replace(RIGHT, candidate_source=at_import(FORKER)), TMPDIR=str(tmp_path), OPENAI_API_KEY="sk-not-for-you"
+    )
+    assert report.outcome is Outcome.OK, report.log
+    assert not running("sleep", "8641.25")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_several_outputs_arguments_that_are_no_tensors_and_dropout():
+    task = (
+        HEAD
+        + """
+class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.drop = nn.Dropout(0.5)
+
+    def forward(self, x, power, names, indices):
+        y = self.drop(x) ** power
+        return {"y": y[indices], "count": [(y > 0).sum(), None], names[0]: y.argmax(dim=1)}
+
+def get_inputs():
+    return [torch.randn(8, 32).t(), 2, ["best"], torch.randint(0, 32, (5,))]
+
+def get_init_inputs():
+    return []
+"""
+    )
+    report = judge(EvalRequest(task, task.replace("class Model(", "class ModelNew("), limits=RIGHT.limits))
+    assert report.outcome is Outcome.OK, report.log
+
+
+@pytest.mark.parametrize(
+    ("request_text", "code", "sentence"),
+    [
+        (to_json(BROKEN_TASK), 4, "task: get_inputs() fails: ZeroDivisionError: division by zero"),
+        (to_json(replace(RIGHT, target=Target.TRITON)), 3, "cpu target only"),
+        ("{}", 3, "EvalRequest"),
+    ],
+    ids=["broken task", "other target", "no request"],
+)
+def test_a_fault_that_is_not_the_candidates_is_no_report(request_text, code, sentence):
+    done = work("judge", request_text)
+    assert (done.returncode, done.stdout) == (code, "")
+    assert sentence in done.stderr.splitlines()[-1]
+
+
+def test_the_device_is_described():
+    facts = from_json(DeviceFacts, work("device", "").stdout)
+    assert facts.kind == "cpu"
+    assert facts.memory_gb and facts.bandwidth_gb_s
+    assert {"python", "torch", "c++"} <= facts.toolchain.keys()
+
+
+def test_limits_of_the_request_are_defaults_of_the_settings():
+    assert Limits() == Limits(build_s=300.0, run_s=60.0)

@@ -1,0 +1,110 @@
+"""Stand-ins at the two boundaries, for tests of the engine: a chat model and an evaluator that depend on nothing but
+what they are given, so that two runs of the same settings are the same run.
+
+``answer`` writes what a well-behaved model would: a plan that marks the last line, code that changes it.
+``HashEvaluator`` reads outcome and runtime off the source's hash. Both are third parties to STARK, named by path.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import re
+from collections.abc import Sequence
+from types import TracebackType
+from typing import Self
+
+from stark.interfaces import Message, Reply, ReplyForm, Usage
+from stark.settings import EvaluationSettings, RoleSettings
+from stark_worker.protocol import DeviceFacts, EvalReport, EvalRequest, Outcome, Timing
+
+TASK = """\
+class Model:
+    def forward(self, x):
+        return x
+
+
+def get_inputs():
+    return [1]
+
+
+def get_init_inputs():
+    return []
+"""
+
+FAILURES = (Outcome.COMPILE_ERROR, Outcome.WRONG_RESULT, Outcome.CRASH)
+
+
+def digest(text: str) -> int:
+    return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "big")
+
+
+def answer(prompt: str) -> str:
+    """What the role that is asked would write, from its prompt alone."""
+    before = _section(prompt, "Latest attempt") or _section(prompt, "Task")
+    *head, last = before.splitlines()
+    if "You are the planner" in prompt:
+        advice = f"Change the last line, variant {digest(prompt) % 1000}.\n\n"
+        marked = [*head, "# <<<IMPROVE BEGIN>>>", "# change this line", last, "# <<<IMPROVE END>>>"]
+        return advice + _fenced(marked) if "<<<IMPROVE BEGIN>>>" in prompt else advice
+    changed = [line.replace("class Model:", "class ModelNew:") for line in head]
+    return "Done.\n\n" + _fenced([*changed, f"VARIANT = {digest(prompt)}"])
+
+
+def _section(prompt: str, title: str) -> str:
+    found = re.search(rf"^## {title}\n.*?^```python\n(.*?)^```", prompt, re.MULTILINE | re.DOTALL)
+    return found.group(1).rstrip() if found else ""
+
+
+def _fenced(lines: Sequence[str]) -> str:
+    return "```python\n" + "\n".join(lines) + "\n```\n"
+
+
+class PretendModel:
+    """Answers at once. Counts a token per ten characters and charges a dollar per million."""
+
+    takes_temperature = True
+
+    def __init__(self, settings: RoleSettings) -> None:
+        self.name = settings.model or "pretend"
+        self.prompts: list[str] = []
+
+    def cost_usd(self, usage: Usage) -> float | None:
+        return usage.total / 1e6
+
+    async def reply(self, messages: Sequence[Message], form: ReplyForm) -> Reply:
+        await asyncio.sleep(0)
+        self.prompts.append(messages[1].content)
+        text = answer(messages[1].content)
+        usage = Usage(sum(len(message.content) for message in messages) // 10, len(text) // 10)
+        return Reply(text=text, usage=usage, cost_usd=self.cost_usd(usage), model=self.name)
+
+
+class HashEvaluator:
+    """One candidate in four fails; the others take 1 to 20 ms. The root takes 10 ms."""
+
+    slots = 8
+
+    def __init__(self, settings: EvaluationSettings) -> None:
+        self.evaluated: list[str] = []
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        pass
+
+    async def device(self) -> DeviceFacts:
+        return DeviceFacts("pretend device", "pretend", cores=1)
+
+    async def evaluate(self, request: EvalRequest) -> EvalReport:
+        await asyncio.sleep(0)
+        self.evaluated.append(request.candidate_source)
+        if request.entry == "Model":
+            return EvalReport(Outcome.OK, Timing((10.0,)))
+        number = digest(request.candidate_source)
+        if number % 4 == 0:
+            return EvalReport(FAILURES[number // 4 % 3], log=f"it failed, {number % 97}")
+        return EvalReport(Outcome.OK, Timing((1.0 + number % 1900 / 100,)))

@@ -1,0 +1,90 @@
+"""What host and worker say to each other survives the way there and back, and nothing else is accepted."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from stark_worker.protocol import (
+    DeviceFacts,
+    EvalReport,
+    EvalRequest,
+    Limits,
+    Outcome,
+    Precision,
+    ProtocolError,
+    Score,
+    Target,
+    Timing,
+    from_json,
+    to_json,
+)
+
+seconds = st.floats(0.001, 1e6)
+texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=50)
+requests = st.builds(
+    EvalRequest,
+    task_source=texts,
+    candidate_source=texts,
+    entry=texts,
+    target=st.sampled_from(Target),
+    precision=st.sampled_from(Precision),
+    score=st.sampled_from(Score),
+    limits=st.builds(Limits, seconds, seconds),
+)
+devices = st.builds(DeviceFacts, texts, texts, memory_gb=st.none() | seconds, toolchain=st.dictionaries(texts, texts))
+timings = st.builds(Timing, st.lists(seconds, min_size=1, max_size=5).map(tuple))
+good = st.builds(
+    EvalReport, st.just(Outcome.OK), timings, checks=st.dictionaries(texts, texts), device=st.none() | devices
+)
+bad = st.builds(EvalReport, st.sampled_from([o for o in Outcome if o is not Outcome.OK]), log=texts, rule=texts)
+
+
+@given(requests)
+def test_a_request_comes_back_as_it_was(request):
+    assert from_json(EvalRequest, to_json(request)) == request
+
+
+@given(good | bad)
+def test_a_report_comes_back_as_it_was(report):
+    assert from_json(EvalReport, to_json(report).encode()) == report
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "null",
+        "[]",
+        "{}",
+        "{" * 100_000,
+        "[" * 100_000,
+        '{"outcome": "splendid"}',
+        '{"outcome": "crash", "surprise": 1}',
+        '{"outcome": "crash", "log": 7}',
+        '{"outcome": "crash", "duration_s": true}',
+        '{"outcome": "ok"}',
+        '{"outcome": "crash", "timing": {"samples_ms": [1.0]}}',
+        '{"outcome": "ok", "timing": {"samples_ms": 1.0}}',
+        '{"outcome": "ok", "timing": {"samples_ms": ["1.0"]}}',
+    ],
+)
+def test_anything_else_is_refused(text):
+    with pytest.raises(ProtocolError):
+        from_json(EvalReport, text)
+
+
+def test_not_a_number_cannot_be_sent():
+    with pytest.raises(ValueError, match="JSON"):
+        to_json(EvalReport(Outcome.OK, Timing((float("nan"),))))
+
+
+def test_a_whole_number_is_taken_for_seconds():
+    assert from_json(Limits, json.dumps({"build_s": 3})) == Limits(build_s=3.0)
+
+
+def test_the_score_is_the_median():
+    assert Timing((9.0, 1.0, 2.0)).median_ms == 2.0
