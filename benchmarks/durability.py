@@ -171,7 +171,7 @@ def _life(folder: Path, url: str, trial: Trial, rng: random.Random | None) -> bo
     if rng is not None:
         if rng.random() > 0.2:
             at_work.wait(30)
-        process.join(rng.uniform(0.0, 0.15))
+        process.join(rng.uniform(0.0, 0.4))
         if process.is_alive():
             os.kill(process.pid or 0, signal.SIGKILL)
             process.join()
@@ -244,7 +244,7 @@ def trials(kills: int) -> list[Trial]:
     return [
         Trial("one in flight", kills, attempts=attempts, compare=True),
         Trial("six in flight", kills, jobs=6, attempts=4 * attempts),
-        Trial("six in flight, limited tokens", kills, jobs=6, attempts=4 * attempts, tokens=4_000 * attempts),
+        Trial("six in flight, limited tokens", kills, jobs=6, attempts=1_000_000, tokens=100_000 * kills),
     ]
 
 

@@ -83,9 +83,8 @@ def main() -> None:
     rows = measure(sorted(arguments.nodes))
     print(f"{'nodes':>8} {'median ms':>10} {'mean ms':>10} {'p95 ms':>10} {'memory MB':>10}")
     for row in rows:
-        print(
-            f"{row['nodes']:>8} {row['median_ms']:>10.2f} {row['mean_ms']:>10.2f} {row['p95_ms']:>10.2f} {row['rss_mb']:>10.0f}"
-        )
+        figures = " ".join(f"{row[key]:>10.2f}" for key in ("median_ms", "mean_ms", "p95_ms", "rss_mb"))
+        print(f"{row['nodes']:>8} {figures}")
     if arguments.save:
         commit = subprocess.run(["git", "rev-parse", "HEAD"], cwd=ROOT, capture_output=True, text=True).stdout.strip()
         facts = {"date": datetime.now(UTC).isoformat(), "commit": commit, "machine": platform.platform(), "rows": rows}

@@ -48,7 +48,7 @@ def answer(prompt: str) -> str:
         marked = [*head, "# <<<IMPROVE BEGIN>>>", "# change this line", last, "# <<<IMPROVE END>>>"]
         return advice + _fenced(marked) if "<<<IMPROVE BEGIN>>>" in prompt else advice
     changed = [line.replace("class Model:", "class ModelNew:") for line in head]
-    return "Done.\n\n" + _fenced([*changed, f"VARIANT = {digest(prompt)}"])
+    return "Done.\n\n" + _fenced([*changed, f"    return [{digest(prompt)}]"])
 
 
 def _section(prompt: str, title: str) -> str:
@@ -78,6 +78,21 @@ class PretendModel:
         text = answer(messages[1].content)
         usage = Usage(sum(len(message.content) for message in messages) // 10, len(text) // 10)
         return Reply(text=text, usage=usage, cost_usd=self.cost_usd(usage), model=self.name)
+
+
+class SlowModel(PretendModel):
+    """Takes its time, so that a test can interrupt it."""
+
+    async def reply(self, messages: Sequence[Message], form: ReplyForm) -> Reply:
+        await asyncio.sleep(0.5)
+        return await super().reply(messages, form)
+
+
+class UnpricedModel(PretendModel):
+    """Nobody knows what it costs."""
+
+    def cost_usd(self, usage: Usage) -> float | None:
+        return None
 
 
 class HashEvaluator:

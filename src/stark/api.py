@@ -123,6 +123,8 @@ async def go_on(
     signals: bool = False,
 ) -> Result:
     """Take up the run of a folder again."""
+    with closing(open_store(folder, write=False)) as store:
+        only_run(store, folder)  # opening it for writing would create what is missing
     with closing(open_store(folder, write=True)) as store:
         record = only_run(store, folder)
         settings = changed(Settings.model_validate(record.settings))

@@ -209,6 +209,8 @@ def main() -> None:
     except StarkError as error:
         terminal.show_error(error)
         sys.exit(error.exit_code)
+    except KeyboardInterrupt:  # pressed once more when the run had ended already
+        sys.exit(INTERRUPTED)
 
 
 def _finish(work: Any, folder: Path) -> None:
@@ -270,3 +272,7 @@ def _read(folder: Path, number: int | None = None) -> Any:
     with closing(open_store(folder, write=False)) as store:
         record = only_run(store, folder)
         return record, store.nodes(record.id), store.calls(record.id, number)
+
+
+if __name__ == "__main__":
+    main()

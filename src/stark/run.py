@@ -166,8 +166,9 @@ class Run:
 
     def stop(self) -> None:
         """Begin no further attempt; those in flight land."""
-        self._end = self._end or "stopped"
-        self._say("note", text="Stopping: attempts in flight are finished first. Once more stops at once.")
+        if self._end is None:
+            self._end = "stopped"
+            self._say("note", text="Stopping: attempts in flight are finished first. Once more stops at once.")
 
     # -- what they are made of ------------------------------------------------------------------------------------
 

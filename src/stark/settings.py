@@ -23,7 +23,7 @@ class RoleSettings(Group):
     """How one role talks to its chat model."""
 
     model: str = ""
-    """The chat model: `provider:name`, `scripted:FILE`, `replay:RUN_FOLDER`, or `package.module:Class`."""
+    """The chat model: `provider:name`, `scripted:FOLDER`, `replay:RUN_FOLDER`, or `package.module:Class`."""
     base_url: str | None = None
     """Address of an OpenAI-compatible server (vLLM, Ollama, llama.cpp, a gateway)."""
     api_key_env: str | None = None

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 import enum
+import functools
 import json
 import statistics
 import types
@@ -181,7 +182,7 @@ def _read_optional(kind: Any, data: Any, where: str) -> Any:
 
 def _read_dataclass(kind: Any, data: Any, where: str) -> Any:
     _expect(dict, data, where)
-    hints = typing.get_type_hints(kind)
+    hints = _hints(kind)
     if unknown := data.keys() - hints.keys():
         raise ProtocolError(f"{where}: unknown field {sorted(unknown)[0]!r}")
     values = {name: _read(hints[name], value, f"{where}.{name}") for name, value in data.items()}
@@ -189,6 +190,11 @@ def _read_dataclass(kind: Any, data: Any, where: str) -> Any:
         return kind(**values)
     except TypeError as error:
         raise ProtocolError(f"{where}: {error}") from error
+
+
+@functools.cache
+def _hints(kind: Any) -> dict[str, Any]:
+    return typing.get_type_hints(kind)
 
 
 def _expect(kind: type, data: Any, where: str) -> Any:

@@ -30,6 +30,7 @@ OUTPUT_BYTES = 64 * 1024
 INHERITED = ("PATH", "LANG", "LC_ALL", "TZ", "CC", "CXX", "LD_LIBRARY_PATH", "LIBRARY_PATH", "CPATH")
 START_S = 120.0
 END_S = 10.0
+DEATH_S = 2.0
 
 _PR_SET_PDEATHSIG, _PR_SET_DUMPABLE, _PR_SET_CHILD_SUBREAPER = 1, 4, 36
 _PACKAGES = str(Path(__file__).resolve().parent.parent)
@@ -103,7 +104,7 @@ class Candidate:
     def _death(self) -> Failure:
         """Why the process is gone."""
         try:
-            code = self._process.wait(END_S)
+            code = self._process.wait(DEATH_S)
         except subprocess.TimeoutExpired:
             return self._forged("the conversation was closed by a living process")
         if code == -signal.SIGKILL:

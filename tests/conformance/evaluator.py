@@ -92,7 +92,8 @@ class EvaluatorConformance:
     def test_reports_are_values_for_good_and_bad_candidates_alike(self, make):
         reference, right, wrong = asyncio.run(evaluate(make(), REFERENCE, RIGHT, WRONG))
         assert (reference.outcome, right.outcome) == (Outcome.OK, Outcome.OK), (reference.log, right.log)
-        assert reference.timing and right.timing
+        assert reference.timing
+        assert right.timing
         assert right.timing.median_ms > 0
         assert wrong.outcome is Outcome.WRONG_RESULT
         assert wrong.timing is None

@@ -8,13 +8,13 @@ import time
 from dataclasses import replace
 
 import pytest
+from test_worker import running
 
 from conformance.evaluator import RIGHT, evaluate
 from stark.errors import EvaluatorError, TaskError, UsageError
 from stark.evaluation import local, open_evaluator
 from stark.settings import EvaluationSettings
 from stark_worker.protocol import Outcome, Target
-from test_worker import running
 
 ENDLESS = """
 import os, subprocess

@@ -23,7 +23,7 @@ from stark.tree import Role
 from stub_server import Behaviour, StubServer
 from unit.test_replies import CASES, FENCED, KERNEL
 
-KEY = "sk-the-secret-of-this-test"
+KEY = "sk-Zq9-the-secret-of-this-test"
 WIRES = ("chat", "responses", "messages")
 MESSAGES = (
     Message("system", "You write kernels."),
@@ -262,13 +262,13 @@ def test_a_wait_can_be_cancelled(at):
 @pytest.mark.parametrize("status", [400, 401, 402, 403, 404, 418, 422])
 @pytest.mark.parametrize("wire", WIRES)
 def test_a_lasting_fault_is_told_once_and_without_the_key(at, wire, status):
-    said = f"no: {KEY} " + "and so on " * 500
+    said = f"no: {KEY} {'x' * 430} {KEY} " + "and so on " * 500  # the second key lies where the message is cut
     with StubServer(Behaviour(status=status, error=said)) as server:
         with pytest.raises(ModelRefused) as caught:
             ask(at(server, wire, temperature=0.5, effort="low"))
         assert len(server.requests) == 1
     shown = str(caught.value)
-    assert KEY not in shown
+    assert KEY[:6] not in shown
     assert str(status) in shown
     assert len(shown) < 1000
     if status in (401, 403):

@@ -11,16 +11,21 @@ from pathlib import Path
 import pytest
 
 from conformance.evaluator import BROKEN_TASK, KERNEL, REFERENCE, RIGHT
-from stark_worker.protocol import DeviceFacts, EvalReport, EvalRequest, Limits, Outcome, Target, from_json, to_json
+from stark_worker.protocol import DeviceFacts, EvalReport, EvalRequest, Outcome, Target, from_json, to_json
 
 HEAD = """
-import ctypes, os, signal, sys, time
+import ctypes, os, stat, sys, time
 import torch
 from torch import nn
 
 def channels():
-    links = [(int(name), os.readlink(f"/proc/self/fd/{name}")) for name in os.listdir("/proc/self/fd")[:-1]]
-    return [number for number, target in links if target.startswith("socket:")]
+    return [number for number in range(3, 64) if is_socket(number)]
+
+def is_socket(number):
+    try:
+        return stat.S_ISSOCK(os.fstat(number).st_mode)
+    except OSError:
+        return False
 """
 
 MODEL = """
@@ -47,13 +52,11 @@ def at_import(line: str) -> str:
 
 FAILURES = {
     "raises": (forward("return x @ x"), Outcome.RUNTIME_ERROR, "return x @ x"),
-    "exits politely": (forward("sys.exit('enough')"), Outcome.RUNTIME_ERROR, "enough"),
     "exits at once": (forward("os._exit(0)"), Outcome.CRASH, "exit code 0"),
     "segfault": (forward("print('going', flush=True); return ctypes.string_at(8)"), Outcome.CRASH, "SIGSEGV"),
     "asks for a terabyte": (forward("return torch.empty(2**38)"), Outcome.OUT_OF_MEMORY, "memory"),
     "wrong value": (forward("y = self.right(x); y[3, 5] += 1; return y"), Outcome.WRONG_RESULT, "at [3, 5]"),
     "wrong type": (forward("return self.right(x).half()"), Outcome.WRONG_RESULT, "float16[16, 64]"),
-    "wrong shape": (forward("return self.right(x)[:8]"), Outcome.WRONG_RESULT, "float32[8, 64]"),
     "wrong nesting": (forward("return (self.right(x),)"), Outcome.WRONG_RESULT, "nested"),
     "first result for ever": (
         forward("self.kept = getattr(self, 'kept', None); self.kept = self.right(x) if self.kept is None else self.kept"
@@ -62,7 +65,6 @@ FAILURES = {
         "values",
     ),
     "not a number": (forward("return self.right(x) / 0 * 0"), Outcome.WRONG_RESULT, "NaN"),
-    "syntax": ("class ModelNew(:\n", Outcome.COMPILE_ERROR, "SyntaxError"),
     "no entry": ("class Other: ...\n", Outcome.COMPILE_ERROR, "no class ModelNew"),
     "does not compile": (KERNEL.replace("const float h =", "const flaot h ="), Outcome.COMPILE_ERROR, "flaot"),
     "forges a report": (
@@ -135,8 +137,10 @@ def running(*command: str) -> bool:
 def test_the_reference_is_judged_like_any_candidate():
     report = judge(REFERENCE)
     assert report.outcome is Outcome.OK, report.log
-    assert report.timing and 30 <= len(report.timing.samples_ms) <= 100
-    assert report.device and report.device.cores == len(os.sched_getaffinity(0))
+    assert report.timing
+    assert 30 <= len(report.timing.samples_ms) <= 100
+    assert report.device
+    assert report.device.cores == len(os.sched_getaffinity(0))
     assert "double precision" in report.checks["correctness"]
 
 
@@ -215,9 +219,6 @@ def test_a_fault_that_is_not_the_candidates_is_no_report(request_text, code, sen
 def test_the_device_is_described():
     facts = from_json(DeviceFacts, work("device", "").stdout)
     assert facts.kind == "cpu"
-    assert facts.memory_gb and facts.bandwidth_gb_s
+    assert facts.memory_gb
+    assert facts.bandwidth_gb_s
     assert {"python", "torch", "c++"} <= facts.toolchain.keys()
-
-
-def test_limits_of_the_request_are_defaults_of_the_settings():
-    assert Limits() == Limits(build_s=300.0, run_s=60.0)

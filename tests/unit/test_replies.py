@@ -138,6 +138,8 @@ KERNELS = [
     bad("a million backticks", ReplyFault.TRUNCATED, "`" * 1_000_000),
     bad("a hundred thousand fences", ReplyFault.NO_CODE, "```\n" * 100_000),
     bad("a million spaces before a class", ReplyFault.NO_CODE, " " * 500_000 + "class" + " " * 500_000),
+    bad("signs no parser follows", ReplyFault.NO_CODE, KERNEL + "x = " + "-" * 200_000 + "1"),
+    bad("a chain no parser follows", ReplyFault.NO_CODE, KERNEL + "x = a" + ".b" * 200_000),
     bad("brackets no parser follows", ReplyFault.NO_CODE, KERNEL + "x = " + "(" * 200_000),
     Case("cut off in a block", f"```python\n{KERNEL[:30]}", finish=Finish.TRUNCATED, fault=ReplyFault.TRUNCATED),
     Case("all tokens spent on thinking", finish=Finish.TRUNCATED, fault=ReplyFault.TRUNCATED),

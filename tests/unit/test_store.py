@@ -462,8 +462,10 @@ def test_a_read_only_folder_can_be_read(public_path):
     assert {path.name for path in public_path.iterdir()} == {"stark.db", "writer.lock"}
 
 
-def test_a_file_that_cannot_be_written_is_noticed_on_opening(public_path):
+@pytest.mark.parametrize("mode", ["DELETE", "WAL"])  # as a writer that closed and one that was killed leave it
+def test_a_file_that_cannot_be_written_is_noticed_on_opening(public_path, mode):
     fill(public_path, attempts=1)
+    make_file(public_path, f"PRAGMA journal_mode = {mode}")
     (public_path / "stark.db").chmod(0o444)
     with as_ordinary_user(public_path), pytest.raises(StoreError, match="readonly database"):
         open_store(public_path, write=True)

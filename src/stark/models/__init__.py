@@ -48,7 +48,9 @@ def open_model(
 
 def _stored(name: str, stored_replies: StoredReplies | None) -> StoredReplies:
     if stored_replies is None:
-        raise UsageError(f"{name} cannot be opened here: there is no store to read it with.", "Start it by stark run.")
+        raise UsageError(
+            f"{name} cannot be opened here: there is no store to read it with.", "Open it through stark.api."
+        )
     return stored_replies
 
 

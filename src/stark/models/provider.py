@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-import difflib
 import json
-import os
 import re
 from collections.abc import Mapping, Sequence
 from typing import Any, cast
@@ -33,18 +31,15 @@ from pydantic_ai.messages import (
     ToolCallPart,
     UserPromptPart,
 )
-from pydantic_ai.models import Model, ModelRequestParameters, infer_model, known_model_names
-from pydantic_ai.models.openai import OpenAIChatModel
-from pydantic_ai.profiles.openai import OpenAIModelProfile
-from pydantic_ai.providers import Provider, infer_provider, infer_provider_class
-from pydantic_ai.providers.openai import OpenAIProvider
+from pydantic_ai.models import Model, ModelRequestParameters
 from pydantic_ai.settings import ModelSettings
 from pydantic_ai.tools import ToolDefinition
 from pydantic_ai.usage import RequestUsage
 from tenacity import AsyncRetrying, RetryCallState, retry_if_exception, stop_after_attempt, wait_random_exponential
 
-from stark.errors import ModelError, ModelRefused, ModelUnavailable, UsageError
+from stark.errors import ModelError, ModelRefused, ModelUnavailable
 from stark.interfaces import Finish, Message, Reply, ReplyForm, Usage
+from stark.models.connecting import key_variable, open_provider, read_key
 from stark.settings import RoleSettings
 
 LONGEST_WAIT_S = 120.0
@@ -54,19 +49,6 @@ _PASSING = frozenset({408, 409, 425, 429})
 _MALFORMED = frozenset({400, 422})
 _PROMPT_TOO_LARGE = 413
 _FAULTS = (ModelAPIError, UnexpectedModelBehavior, UserError)
-EXAMPLE = "for example openai:gpt-5 or anthropic:claude-sonnet-4-6"
-_NO_KEY = "no-key-needed"  # servers of one's own mostly want none, but the client insists on sending something
-_OUR_EXTRAS = frozenset({"google", "groq", "mistral", "bedrock"})
-_KEY_VARIABLES = {
-    "bedrock": "AWS_BEARER_TOKEN_BEDROCK",
-    "azure": "AZURE_OPENAI_API_KEY",
-    "cohere": "CO_API_KEY",
-    "heroku": "HEROKU_INFERENCE_KEY",
-    "huggingface": "HF_TOKEN",
-    "snowflake": "SNOWFLAKE_TOKEN",
-    "vercel": "VERCEL_AI_GATEWAY_API_KEY",
-    "gateway": "PYDANTIC_AI_GATEWAY_API_KEY",
-}
 _FINISH = {"length": Finish.TRUNCATED, "content_filter": Finish.REFUSED}
 
 
@@ -216,8 +198,7 @@ class ProviderModel:
 
     def _explain(self, error: Exception) -> ModelError:
         """The provider's fault in our words, bounded and without the key."""
-        said = _message(error)
-        said = f": {said.replace(self._key, '***') if self._key else said}."
+        said = f": {_message(error, self._key)}."
         if isinstance(error, ModelAuthenticationError):
             return ModelRefused(f"{self.name} does not accept the key{said}", f"Check {self._key_variable}.")
         if isinstance(error, ModelQuotaExceededError):
@@ -300,8 +281,8 @@ def _may_pass(error: BaseException) -> bool:
     return isinstance(error, _FAULTS)  # a lost connection, a timeout, a body that is no answer
 
 
-def _message(error: Exception) -> str:
-    """What the provider said, without the wrapping."""
+def _message(error: Exception, secret: str | None = None) -> str:
+    """What the provider said, without the wrapping and without the secret."""
     body = getattr(error, "body", None)
     while isinstance(body, dict) and (inner := body.get("error") or body.get("message")):
         body = inner
@@ -309,90 +290,6 @@ def _message(error: Exception) -> str:
     if isinstance(error, ModelHTTPError):
         said = f"HTTP {error.status_code}, {said}"
     said = " ".join(said.split()).rstrip(".")
+    if secret:  # before anything is cut off, or half of it could be left at the end
+        said = said.replace(secret, "***")
     return said if len(said) <= _LONGEST_MESSAGE else f"{said[:_LONGEST_MESSAGE]} ..."
-
-
-# -- opening a provider ----------------------------------------------------------------------------------------------
-
-
-def open_provider(settings: RoleSettings) -> Model:
-    """The model behind a role's settings; a UsageError says which part of them is wrong."""
-    read_key(key_variable(settings), required=settings.api_key_env is not None)
-    if settings.base_url is not None:
-        return _open_address(settings, settings.base_url)
-    provider, colon, _ = settings.model.partition(":")
-    if not colon:
-        raise UsageError(f"The model {settings.model!r} names no provider.", f"Write provider:name, {EXAMPLE}.")
-    try:
-        return infer_model(settings.model, lambda name: _connect(name, settings))
-    except ImportError as error:
-        raise _missing_package(provider, error) from error
-    except ValueError as error:
-        raise _unknown(provider) from error
-    except UserError as error:
-        raise _unusable(settings.model, error) from error
-
-
-def key_variable(settings: RoleSettings) -> str:
-    """The environment variable that holds the key."""
-    if settings.api_key_env is not None:
-        return settings.api_key_env
-    if settings.base_url is not None:
-        return "OPENAI_API_KEY"
-    provider = re.split("[:/]", settings.model)[0]
-    family = re.sub("-(chat|responses|decisions|cloud|mantle)$", "", provider)
-    return _KEY_VARIABLES.get(family, f"{family.upper().replace('-', '_')}_API_KEY")
-
-
-def read_key(variable: str, required: bool = False) -> str | None:
-    """The key in an environment variable. One that cannot stand in a header is named, never shown."""
-    key = os.environ.get(variable)
-    if key is None and not required:
-        return None
-    if not key or not re.fullmatch(r"[!-~]+", key):
-        fault = "holds a space, a line break or another character no key has" if key else "is not set"
-        raise UsageError(f"The environment variable {variable} {fault}.", f"Put the provider's key into {variable}.")
-    return key
-
-
-def _open_address(settings: RoleSettings, url: str) -> Model:
-    if not re.match("https?://[^/]", url):
-        raise UsageError(f"The base_url {url!r} is no web address.", "Write it as http://host:port/v1.")
-    provider = OpenAIProvider(base_url=url, api_key=read_key(key_variable(settings)) or _NO_KEY)
-    # Without this a stream that breaks off quietly would pass for a complete answer.
-    profile = OpenAIModelProfile(openai_chat_streaming_requires_finish_reason=True)
-    return OpenAIChatModel(settings.model, provider=provider, profile=profile)
-
-
-def _connect(provider: str, settings: RoleSettings) -> Provider[Any]:
-    if settings.api_key_env is None:
-        return infer_provider(provider)
-    factory: Any = infer_provider_class(provider)
-    try:
-        provider_with_key: Provider[Any] = factory(api_key=read_key(settings.api_key_env, required=True))
-    except TypeError as error:
-        raise UserError(f"{provider} takes no key from api_key_env") from error
-    return provider_with_key
-
-
-def _unknown(provider: str) -> UsageError:
-    known = sorted({name.partition(":")[0] for name in known_model_names() if ":" in name})
-    near = difflib.get_close_matches(provider, known, n=1)
-    guess = f" Did you mean {near[0]!r}?" if near else ""
-    return UsageError(
-        f"There is no provider called {provider!r}.{guess}",
-        f"Write provider:name, {EXAMPLE}; a class of your own is named package.module:Class.",
-    )
-
-
-def _missing_package(provider: str, error: ImportError) -> UsageError:
-    named = re.search(r"pydantic-ai-slim\[([\w-]+)\]", str(error))
-    extra = named[1] if named else provider
-    package = "stark-kernels" if extra in _OUR_EXTRAS else "pydantic-ai-slim"
-    return UsageError(f"The provider {provider!r} is not installed.", f"Run: pip install '{package}[{extra}]'.")
-
-
-def _unusable(model: str, error: UserError) -> UsageError:
-    if variables := re.findall(r"`([A-Z][A-Z0-9_]+)`", error.message):
-        return UsageError(f"There is no key for {model}.", f"Set the environment variable {' or '.join(variables)}.")
-    return UsageError(f"{model} cannot be used: {error.message}.", f"Write provider:name, {EXAMPLE}.")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from rich.console import Console, Group
 from rich.syntax import Syntax
@@ -13,11 +14,13 @@ from rich.text import Text
 from rich.tree import Tree as Branches
 
 from stark.errors import StarkError
-from stark.estimate import Estimate
 from stark.interfaces import Call, Event, RunRecord
-from stark.run import Result
 from stark.tree import ROOT_ID, Node, Role, Tree
 from stark_worker.protocol import Outcome
+
+if TYPE_CHECKING:  # both pull in the agents, which `stark --help` need not wait for
+    from stark.estimate import Estimate
+    from stark.run import Result
 
 console = Console(highlight=False, soft_wrap=True)
 errors = Console(stderr=True, highlight=False, soft_wrap=True)

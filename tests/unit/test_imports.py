@@ -1,0 +1,33 @@
+"""Import promises, each tested in a clean process."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+ASK = """
+import sys
+{statement}
+print(" ".join(sorted(name for name in {names!r}.split() if name in sys.modules)))
+"""
+
+
+def loaded(statement: str, names: str) -> str:
+    program = ASK.format(statement=statement, names=names)
+    return subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout.strip()
+
+
+@pytest.mark.parametrize("module", ["stark", "stark.cli", "stark.api", "stark_worker.protocol"])
+def test_the_host_never_imports_torch(module):
+    assert loaded(f"import {module}", "torch") == ""
+
+
+def test_the_command_line_starts_without_the_heavy_parts():
+    assert loaded("import stark.cli", "langgraph pydantic_ai openai anthropic jinja2 stark.api") == ""
+
+
+def test_the_worker_imports_torch_and_the_standard_library_only():
+    foreign = "stark pydantic pydantic_ai langgraph jinja2 rich typer tenacity numpy"
+    assert loaded("import stark_worker.protocol", foreign) == ""
