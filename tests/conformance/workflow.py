@@ -1,0 +1,91 @@
+"""What every Workflow must do. Run it on a workflow of your own:
+
+class TestMine(WorkflowConformance):
+    @pytest.fixture
+    def workflow(self):
+        return Mine(team())
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+
+import pytest
+
+from pretend import TASK, HashEvaluator, PretendModel
+from stark.agents.prompts import Prompts, Scene, load_templates
+from stark.agents.roles import Team
+from stark.config import load_settings
+from stark.interfaces import Attempt, Message, Reply, ReplyForm, Ticket, Workflow
+from stark.settings import RoleSettings
+from stark.task import Task
+from stark.tree import ROOT_ID, Node, Role, Tree
+from stark_worker.protocol import DeviceFacts, EvalReport, EvalRequest, Outcome, Timing
+
+
+def team() -> Team:
+    """What a workflow is made from, with default settings."""
+    settings = load_settings()
+    evaluation = settings.evaluation
+    device = DeviceFacts("a device", "cpu")
+    scene = Scene(
+        Task("task", TASK), device, evaluation.target, evaluation.precision, settings.windows, settings.anchors
+    )
+    return Team(Prompts(load_templates(settings.prompts), scene), settings)
+
+
+@dataclass
+class CountingDesk:
+    """A desk that answers by itself and notes what was asked of it."""
+
+    text: str | None = None
+    asked: list[Role] = field(default_factory=list)
+    evaluated: list[str] = field(default_factory=list)
+
+    def takes_temperature(self, role: Role) -> bool:
+        return True
+
+    async def ask(self, role: Role, messages: Sequence[Message], form: ReplyForm, window: Iterable[int]) -> Reply:
+        self.asked.append(role)
+        assert messages[0].role == "system"
+        return Reply(text=self.text) if self.text else await PretendModel(RoleSettings()).reply(messages, form)
+
+    async def evaluate(self, source: str) -> EvalReport:
+        self.evaluated.append(source)
+        return await HashEvaluator(load_settings().evaluation).evaluate(EvalRequest(TASK, source))
+
+
+def ticket(parent_failed: bool = False) -> Ticket:
+    tree = Tree()
+    tree.add(Node(ROOT_ID, None, Role.REFERENCE, TASK, EvalReport(Outcome.OK, Timing((10.0,)))))
+    report = EvalReport(Outcome.CRASH, log="it crashed") if parent_failed else EvalReport(Outcome.OK, Timing((5.0,)))
+    tree.add(Node(1, ROOT_ID, Role.CODE, TASK.replace("class Model:", "class ModelNew:"), report))
+    return Ticket(2, tree[1], tree, seed=0)
+
+
+class WorkflowConformance:
+    def attempt(self, workflow: Workflow, desk: CountingDesk, parent_failed: bool) -> Attempt:
+        return asyncio.run(workflow.attempt(ticket(parent_failed), desk))
+
+    @pytest.mark.parametrize("parent_failed", [False, True])
+    def test_an_attempt_ends_in_one_evaluated_candidate(self, workflow: Workflow, parent_failed: bool) -> None:
+        desk = CountingDesk()
+        attempt = self.attempt(workflow, desk, parent_failed)
+        assert desk.asked
+        assert desk.evaluated == [attempt.source]
+        assert attempt.report == asyncio.run(desk.evaluate(attempt.source or ""))
+
+    @pytest.mark.parametrize("parent_failed", [False, True])
+    def test_replies_without_an_answer_are_an_unusable_reply(self, workflow: Workflow, parent_failed: bool) -> None:
+        desk = CountingDesk(text="I would rather not.")
+        attempt = self.attempt(workflow, desk, parent_failed)
+        assert attempt.source is None
+        assert attempt.report.outcome is Outcome.UNUSABLE_REPLY
+        assert attempt.report.log
+        assert desk.evaluated == []
+
+    def test_the_same_ticket_asks_the_same_questions(self, workflow: Workflow) -> None:
+        first, second = (self.attempt(workflow, CountingDesk(), False) for _ in range(2))
+        assert first == second
