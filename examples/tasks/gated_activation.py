@@ -1,6 +1,6 @@
-"""A gated activation: each feature is scaled and shifted, squashed, gated and added to the input.
+"""A gated activation: each feature is scaled and shifted, squashed, gated, damped and added to the input.
 
-Ten elementwise operations over 8 MB. Eager PyTorch reads and writes memory for each of them; one pass is enough.
+Sixteen elementwise operations over 8 MB. Eager PyTorch reads and writes memory for each of them; one pass is enough.
 """
 
 import torch
@@ -18,9 +18,10 @@ class Model(nn.Module):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         h = x * self.scale + self.bias
-        gate = torch.clamp(h * 0.5 + 0.5, 0.0, 1.0)
         value = h / (1.0 + h.abs())
-        return x + gate * value
+        gate = torch.clamp(value * 0.75 + 0.5, 0.0, 1.0)
+        mixed = gate * value / (1.0 + x * x)
+        return x + mixed / (1.0 + mixed.abs())
 
 
 def get_inputs() -> list[torch.Tensor]:
