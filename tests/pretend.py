@@ -19,17 +19,17 @@ from stark.settings import EvaluationSettings, RoleSettings
 from stark_worker.protocol import DeviceFacts, EvalReport, EvalRequest, Outcome, Timing
 
 TASK = """\
-class Model:
-    def forward(self, x):
-        return x
-
-
 def get_inputs():
     return [1]
 
 
 def get_init_inputs():
     return []
+
+
+class Model:
+    def forward(self, x):
+        return x
 """
 
 FAILURES = (Outcome.COMPILE_ERROR, Outcome.WRONG_RESULT, Outcome.CRASH)
@@ -48,7 +48,7 @@ def answer(prompt: str) -> str:
         marked = [*head, "# <<<IMPROVE BEGIN>>>", "# change this line", last, "# <<<IMPROVE END>>>"]
         return advice + _fenced(marked) if "<<<IMPROVE BEGIN>>>" in prompt else advice
     changed = [line.replace("class Model:", "class ModelNew:") for line in head]
-    return "Done.\n\n" + _fenced([*changed, f"    return [{digest(prompt)}]"])
+    return "Done.\n\n" + _fenced([*changed, f"        return x + {digest(prompt)}"])
 
 
 def _section(prompt: str, title: str) -> str:

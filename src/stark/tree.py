@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import enum
 import sys
-from bisect import insort
+from bisect import bisect_left, insort
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
@@ -79,10 +79,10 @@ class _Log:
     """The shared memory behind all views of one tree."""
 
     landed: list[Node] = field(default_factory=list)
-    position: dict[int, int] = field(default_factory=dict)
-    children: dict[int, list[int]] = field(default_factory=dict)
+    position: dict[int, int] = field(default_factory=dict)  # id -> index in landed
+    children: dict[int, list[int]] = field(default_factory=dict)  # id -> positions, ascending
     ranked: list[tuple[float, int]] = field(default_factory=list)  # (runtime, id) of every correct node, best first
-    leaves: dict[int, None] = field(default_factory=dict)  # a dict because its order is the landing order
+    leaves: dict[int, Node] = field(default_factory=dict)  # those with source, in landing order
     good_children: dict[int, int] = field(default_factory=dict)
     pending: dict[int, int] = field(default_factory=dict)  # attempt number -> parent id
     by_source: dict[str, int] = field(default_factory=dict)
@@ -121,9 +121,10 @@ class Tree:
         log.pending.pop(node.id, None)
         log.position[node.id] = len(log.landed)
         log.landed.append(node)
-        log.leaves[node.id] = None
+        if node.source is not None:
+            log.leaves[node.id] = node
         if node.parent_id is not None:
-            log.children.setdefault(node.parent_id, []).append(node.id)
+            log.children.setdefault(node.parent_id, []).append(log.position[node.id])
             log.leaves.pop(node.parent_id, None)
             log.good_children[node.parent_id] = log.good_children.get(node.parent_id, 0) + (not node.failed)
         if node.runtime_ms is not None:
@@ -150,7 +151,8 @@ class Tree:
 
     def in_landing_order(self, node_ids: Iterable[int]) -> list[Node]:
         """Those nodes, each once, in the order in which they landed."""
-        return [self[node_id] for node_id in sorted(set(node_ids), key=self._log.position.__getitem__)]
+        landed, position = self._log.landed, self._log.position
+        return [landed[place] for place in sorted({position[node_id] for node_id in node_ids})]
 
     @property
     def root(self) -> Node:
@@ -158,7 +160,8 @@ class Tree:
 
     def children(self, node_id: int) -> list[Node]:
         """D(i): the finished children."""
-        return [self[child] for child in self._log.children.get(node_id, []) if child in self]
+        landed, places = self._log.landed, self._log.children.get(node_id, [])
+        return [landed[place] for place in places[: bisect_left(places, self._bound)]]
 
     def siblings(self, node_id: int) -> list[Node]:
         """S(i) without i itself."""
@@ -206,7 +209,7 @@ class Tree:
 
     def leaves(self) -> list[Node]:
         """Nodes with source and no finished child, in landing order."""
-        return [node for node in (self[leaf] for leaf in self._log.leaves) if node.source is not None]
+        return list(self._log.leaves.values())
 
     def expandable(self) -> list[Node]:
         """Every finished node with source, in landing order."""

@@ -61,7 +61,14 @@ def test_a_run_from_task_to_kernel(run, tmp_path):
 
 def test_one_node_is_shown_with_prompt_scaffold_change_and_log(run):
     text = stark_command("show", run, 1).stdout
-    parts = ["Call 0: plan agent", "You are the planner", "Scaffold", "<<<IMPROVE BEGIN>>>", "Change", "+    return ["]
+    parts = [
+        "Call 0: plan agent",
+        "You are the planner",
+        "Scaffold",
+        "<<<IMPROVE BEGIN>>>",
+        "Change",
+        "+        return x + ",
+    ]
     for part in parts:
         assert part in text
     assert stark_command("show", run, 99).returncode == 2
@@ -189,7 +196,7 @@ def test_a_second_writer_is_refused_by_name_while_readers_are_not(task, tmp_path
 BAD_TASKS = {
     "syntax error": ("class Model(:\n", "line 1 is not valid Python"),
     "no Model": ("def get_inputs(): return []\ndef get_init_inputs(): return []\n", "defines no class Model"),
-    "no forward": ("class Model: pass\n" + TASK.partition("\n\n\n")[2], "has no method forward"),
+    "no forward": (TASK.replace("forward", "backward"), "has no method forward"),
     "no get_inputs": (TASK.replace("get_inputs", "inputs"), "defines no function get_inputs()"),
     "wrong signature": (TASK.replace("get_inputs()", "get_inputs(n)"), "must be callable without arguments"),
     "null byte": (TASK + "\0", "is not valid Python"),

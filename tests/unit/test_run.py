@@ -135,7 +135,7 @@ class Rewriting(PretendModel):
     async def reply(self, messages, form):
         reply = await super().reply(messages, form)
         self.prompts.append(messages[-1].content)
-        return replace(reply, text=reply.text.replace("return x", "return x + 1"))
+        return replace(reply, text=reply.text.replace("return []", "return [2]"))
 
 
 def test_a_broken_scaffold_is_sent_back_once_then_the_advice_alone_goes_on(tmp_path):

@@ -7,6 +7,7 @@ docstring loses nothing by it except that what follows ``//`` in it counts as a 
 from __future__ import annotations
 
 import difflib
+import functools
 import io
 import itertools
 import re
@@ -88,7 +89,7 @@ def violations(scaffold: str, parent_source: str) -> tuple[str, ...]:
     return tuple(found)
 
 
-def _marks(scaffold: str, spans: list[_Span]) -> Iterator[_Mark]:
+def _marks(scaffold: str, spans: tuple[_Span, ...]) -> Iterator[_Mark]:
     for match in _MARKER.finditer(scaffold):
         span = next((span for span in spans if span.start <= match.start() < span.end), None)
         inside = span is not None and not span.is_comment
@@ -251,7 +252,7 @@ def code_lines(source: str) -> list[CodeLine]:
     try:
         spans = _spans(source)
     except (tokenize.TokenError, SyntaxError):
-        spans = []
+        spans = ()
     pieces, end = [], 0
     for span in spans:
         pieces += [source[end : span.start], "" if span.is_comment else _cpp_tokens(source[span.start : span.end])]
@@ -266,7 +267,8 @@ def _cpp_tokens(text: str) -> str:
     return " ".join(piece for piece in pieces if piece)
 
 
-def _spans(source: str) -> list[_Span]:
+@functools.lru_cache(maxsize=32)  # one attempt asks for the same few sources again and again
+def _spans(source: str) -> tuple[_Span, ...]:
     """Comments and triple-quoted strings in order; a TokenError or SyntaxError where this is not Python."""
     starts = list(itertools.accumulate((len(line) + 1 for line in source.split("\n")), initial=0))
     spans: list[_Span] = []
@@ -287,7 +289,7 @@ def _spans(source: str) -> list[_Span]:
             start = start if item.type == token.STRING else opened
             if opening := _OPENING.match(source, start, end):
                 spans.append(_Span(opening.end(), end - 3, is_comment=False))
-    return spans
+    return tuple(spans)
 
 
 def _unix(source: str) -> str:

@@ -55,25 +55,23 @@ def debug_window(ticket: Ticket, settings: WindowSettings) -> Window:
 
 def bare_window(ticket: Ticket) -> Window:
     """{i, root}."""
-    return Window(ticket.parent, ticket.tree.root, _in_landing_order(ticket, []))
+    return _shown(ticket, {ticket.parent.id, ticket.tree.root.id})
 
 
 def _window(ticket: Ticket, settings: WindowSettings, role: str, candidates: Iterable[Node]) -> Window:
     if settings.enabled is False:  # None was left to the method, and this is the method's own window
         return bare_window(ticket)
-    selected, root = ticket.parent, ticket.tree.root
-    everyone = _in_landing_order(ticket, candidates)
-    safe = {selected.id, root.id} if settings.cap_counts == "others" else set()
-    pool = [node.id for node in everyone if node.id not in safe]
+    always = dict.fromkeys([ticket.parent.id, ticket.tree.root.id])
+    others = dict.fromkeys(node.id for node in candidates if node.source is not None and node.id not in always)
+    kept = list(always) if settings.cap_counts == "others" else []
+    pool = list(others) if settings.cap_counts == "others" else [*always, *others]
     if len(pool) > settings.cap:
         pool = ticket.rng(f"{role}-window").sample(pool, settings.cap)
-    return Window(selected, root, tuple(node for node in everyone if node.id in safe.union(pool)))
+    return _shown(ticket, [*kept, *pool])
 
 
-def _in_landing_order(ticket: Ticket, candidates: Iterable[Node]) -> tuple[Node, ...]:
-    """The selected node, the root and the candidates, each once and only with source."""
-    wanted = [node.id for node in (ticket.parent, ticket.tree.root, *candidates) if node.source is not None]
-    return tuple(ticket.tree.in_landing_order(wanted))
+def _shown(ticket: Ticket, node_ids: Iterable[int]) -> Window:
+    return Window(ticket.parent, ticket.tree.root, tuple(ticket.tree.in_landing_order(node_ids)))
 
 
 # -- what is said about a node --------------------------------------------------------------------------------------

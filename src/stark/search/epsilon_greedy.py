@@ -19,7 +19,8 @@ class EpsilonGreedy:
 
     def select(self, tree: Tree, rng: Random) -> Node | None:
         if rng.random() < self._settings.epsilon:
-            leaves = [leaf for leaf in tree.leaves() if self.eligible(tree, leaf)]
+            # a leaf has no children that could have failed, so the root alone may be ineligible
+            leaves = [leaf for leaf in tree.leaves() if leaf.id != ROOT_ID or self.eligible(tree, leaf)]
             if leaves:
                 return rng.choice(leaves)
         best = self._best(tree)
