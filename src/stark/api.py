@@ -8,7 +8,7 @@ import platform
 import secrets
 import signal
 from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -16,20 +16,22 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any, TypeVar
 
+from pydantic import ValidationError
+
 from stark.agents.prompts import Prompts, Scene, load_templates
 from stark.agents.roles import Team
 from stark.config import change_settings, load_settings, parse_assignment
-from stark.errors import SettingsError, StoreError, UsageError
+from stark.errors import SettingsError, StoreError, StoreTooNew, UsageError
 from stark.evaluation import open_evaluator
 from stark.interfaces import ChatModel, Evaluator, Listener, Reply, RunRecord, Store, Usage
-from stark.method import build_policy, build_workflow, find_method
+from stark.method import TEAM_ROLES, build_policy, build_workflow, find_method
 from stark.models import open_model
-from stark.run import Result, Run
-from stark.settings import Settings
+from stark.run import Result, Run, eval_request
+from stark.settings import EvaluationSettings, Settings
 from stark.store import open_store
 from stark.task import Task, load_candidate, load_task
 from stark.tree import Role
-from stark_worker.protocol import DeviceFacts
+from stark_worker.protocol import DeviceFacts, EvalReport
 
 MAY_CHANGE_ON_RESUME = ("budget", "jobs", "roles")
 
@@ -94,12 +96,12 @@ def prepare(
 
 async def start(job: Job, listener: Listener = lambda event: None, signals: bool = False) -> Result:
     """Begin a new run in its own folder."""
-    with new_store(job.folder) as store:
+    with _interruptible(signals) as running:
         async with open_evaluator(job.settings.evaluation) as evaluator:
-            record = unstarted(job, await evaluator.device())
-            store.create(record)
-            run = assemble(record, store, evaluator, listener)
-            return await drive(run, signals)
+            with new_store(job.folder) as store:
+                record = unstarted(job, await evaluator.device())
+                store.create(record)
+                return await drive(assemble(record, store, evaluator, listener), running)
 
 
 def unstarted(job: Job, device: DeviceFacts) -> RunRecord:
@@ -125,16 +127,16 @@ async def go_on(
     """Take up the run of a folder again."""
     with closing(open_store(folder, write=False)) as store:
         only_run(store, folder)  # opening it for writing would create what is missing
-    with closing(open_store(folder, write=True)) as store:
+    with _interruptible(signals) as running, closing(open_store(folder, write=True)) as store:
         record = only_run(store, folder)
-        settings = changed(Settings.model_validate(record.settings))
+        settings = changed(settings_of(record))
         check_prices(settings, open_models(settings))
         if settings.model_dump(mode="json") != record.settings:
             store.amend(record.id, settings.model_dump(mode="json"))
             record = only_run(store, folder)
         async with open_evaluator(settings.evaluation) as evaluator:
             check_device(record.device, await evaluator.device())
-            return await drive(assemble(record, store, evaluator, listener), signals)
+            return await drive(assemble(record, store, evaluator, listener), running)
 
 
 def change(sets: Sequence[str] = (), options: Mapping[str, Any] | None = None) -> Callable[[Settings], Settings]:
@@ -147,12 +149,22 @@ def change(sets: Sequence[str] = (), options: Mapping[str, Any] | None = None) -
                     f"A run that has begun keeps its setting {group}.",
                     f"Only {', '.join(MAY_CHANGE_ON_RESUME)} may change; start a new run for anything else.",
                 )
-    return lambda settings: change_settings(settings, layers)
+    return lambda settings: change_settings(settings, [_for_each_role(layer) for layer in layers])
+
+
+def _for_each_role(layer: Mapping[str, Any]) -> dict[str, Any]:
+    """What is said of all roles, said of each: the roles of a stored run have their own values already."""
+    roles = layer.get("roles", {})
+    shared = {name: roles[name] for name in ("model", "base_url", "temperature") if name in roles}
+    if not shared:
+        return dict(layer)
+    each = {role.value: {**shared, **roles.get(role.value, {})} for role in (*TEAM_ROLES, Role.SOLO)}
+    return {**layer, "roles": {**roles, **each}}
 
 
 def assemble(record: RunRecord, store: Store, evaluator: Evaluator, listener: Listener) -> Run:
     """The parts of a run, chosen by its stored settings."""
-    settings = Settings.model_validate(record.settings)
+    settings = settings_of(record)
     evaluation = settings.evaluation
     scene = Scene(
         record.task, record.device, evaluation.target, evaluation.precision, settings.windows, settings.anchors
@@ -162,33 +174,52 @@ def assemble(record: RunRecord, store: Store, evaluator: Evaluator, listener: Li
     for call in store.calls(record.id):
         answered[call.role] = answered.get(call.role, 0) + 1
     models = open_models(settings, answered)
-    return Run(record, store, build_policy(settings), workflow, models, evaluator, listener)
+    return Run(record, settings, store, build_policy(settings), workflow, models, evaluator, listener)
 
 
-async def drive(run: Run, signals: bool) -> Result:
-    """Let a run go to its end. The first Ctrl-C or SIGTERM lets the attempts in flight land, the second does not."""
-    if not signals:
-        return await run.optimize()
-    loop, task = asyncio.get_running_loop(), asyncio.current_task()
-    assert task is not None
-    presses = itertools.count()
-
-    def interrupted() -> None:
-        if next(presses):
-            task.cancel()
-        run.stop()
-
-    for name in (signal.SIGINT, signal.SIGTERM):
-        loop.add_signal_handler(name, interrupted)
+async def drive(run: Run, running: list[Run]) -> Result:
+    """Let a run go to its end; one that is cancelled after its first node has a result as well."""
+    running.append(run)
     try:
         return await run.optimize()
     except asyncio.CancelledError:
         if not run.tree:
             raise
         return run.result()
+
+
+@contextmanager
+def _interruptible(signals: bool) -> Iterator[list[Run]]:
+    """The first Ctrl-C or SIGTERM lets the attempts in flight land, the second does not. Before there is a run with a
+    node, the first one ends everything. The run is put into the list once there is one."""
+    running: list[Run] = []
+    if not signals:
+        yield running
+        return
+    loop, task = asyncio.get_running_loop(), asyncio.current_task()
+    assert task is not None
+    presses = itertools.count()
+
+    def interrupted() -> None:
+        if next(presses) or not running or not running[0].tree:
+            task.cancel()
+        for run in running:
+            run.stop()
+
+    for name in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(name, interrupted)
+    try:
+        yield running
     finally:
         for name in (signal.SIGINT, signal.SIGTERM):
             loop.remove_signal_handler(name)
+
+
+async def judge(task: Task, candidate: str, settings: EvaluationSettings) -> tuple[EvalReport, EvalReport]:
+    """The reports on a task's own model and on a candidate for it."""
+    async with open_evaluator(settings) as evaluator:
+        reference = await evaluator.evaluate(eval_request(task, task.source, settings, entry="Model"))
+        return reference, await evaluator.evaluate(eval_request(task, candidate, settings))
 
 
 # -- checks that belong to no single part ---------------------------------------------------------------------------
@@ -237,6 +268,19 @@ def only_run(store: Store, folder: Path) -> RunRecord:
     return runs[0]
 
 
+def settings_of(record: RunRecord) -> Settings:
+    """The settings a run was stored with."""
+    try:
+        return Settings.model_validate(record.settings)
+    except ValidationError as error:
+        first = error.errors()[0]
+        key = ".".join(map(str, first["loc"]))
+        raise StoreTooNew(
+            f"The run {record.id} has a setting this version does not know: {key}, {first['msg'].lower()}.",
+            "Go on with it in the version that began it, which the store names.",
+        ) from error
+
+
 def versions() -> dict[str, str]:
     """What the host part of a result depends on; the device facts hold the worker's side."""
     found = {"python": platform.python_version(), "platform": platform.platform()}
@@ -283,5 +327,18 @@ def run_sync(work: Coroutine[Any, Any, Value]) -> Value:
         asyncio.get_running_loop()
     except RuntimeError:
         return asyncio.run(work)
+    begun: Future[tuple[asyncio.AbstractEventLoop, asyncio.Task[Value]]] = Future()
+
+    async def announced() -> Value:
+        task = asyncio.ensure_future(work)
+        begun.set_result((asyncio.get_running_loop(), task))
+        return await task
+
     with ThreadPoolExecutor(max_workers=1, thread_name_prefix="stark") as thread:
-        return thread.submit(asyncio.run, work).result()
+        outcome = thread.submit(asyncio.run, announced())
+        try:
+            return outcome.result()
+        except KeyboardInterrupt:  # a notebook's stop button: without this, leaving would wait for the whole run
+            loop, task = begun.result()
+            loop.call_soon_threadsafe(task.cancel)
+            raise

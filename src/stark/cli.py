@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import sys
 from pathlib import Path
 from typing import Annotated, Any
@@ -39,6 +40,10 @@ Assignments = Annotated[list[str] | None, typer.Option("--set", metavar="A.B=C",
 MethodName = Annotated[str | None, typer.Option("--method", help="stark, search-agent, ma-only, sampling, reflexion.")]
 ModelName = Annotated[str | None, typer.Option("--model", help="Chat model of all roles, such as openai:gpt-5.")]
 BaseUrl = Annotated[str | None, typer.Option("--base-url", help="Address of an OpenAI-compatible server.")]
+PrecisionName = Annotated[Precision | None, typer.Option("--precision", help="Type of inputs and weights.")]
+ScoreName = Annotated[Score | None, typer.Option("--score", help="Which rules decide.")]
+TargetName = Annotated[Target | None, typer.Option("--target", help="Language of the kernels.")]
+EvaluatorName = Annotated[str | None, typer.Option("--evaluator", help="local, folder, or package.module:Class.")]
 Attempts = Annotated[int | None, typer.Option("--attempts", help="How many attempts in all.")]
 Tokens = Annotated[int | None, typer.Option("--tokens", help="Most tokens to spend.")]
 Usd = Annotated[float | None, typer.Option("--usd", help="Most US dollars to spend.")]
@@ -51,9 +56,9 @@ def optimize(
     task: TaskFile,
     start_from: Annotated[Path | None, typer.Option("--from", help="A kernel file (ModelNew) to start from.")] = None,
     hint: Annotated[str, typer.Option(help="Advice of your own that every agent is shown.")] = "",
-    precision: Annotated[Precision | None, typer.Option(help="Type of inputs and weights.")] = None,
-    score: Annotated[Score | None, typer.Option(help="Which rules decide.")] = None,
-    target: Annotated[Target | None, typer.Option(help="Language of the kernels.")] = None,
+    precision: PrecisionName = None,
+    score: ScoreName = None,
+    target: TargetName = None,
     method: MethodName = None,
     model: ModelName = None,
     plan_model: Annotated[str | None, typer.Option(help="Chat model of the plan agent.")] = None,
@@ -66,7 +71,7 @@ def optimize(
     minutes: Minutes = None,
     jobs: Jobs = None,
     seed: Annotated[int | None, typer.Option(help="Seed of every random choice of the search.")] = None,
-    evaluator: Annotated[str | None, typer.Option(help="local, or package.module:Class.")] = None,
+    evaluator: EvaluatorName = None,
     run: Annotated[Path | None, typer.Option("--run", metavar="DIR", help="Folder of the run.")] = None,
     config: SettingsFile = None,
     sets: Assignments = None,
@@ -124,6 +129,31 @@ def resume(
     progress.learn(nodes)
     terminal.show_start(f"STARK goes on with {record.task.name}", [("run", str(folder)), ("nodes", str(len(nodes)))])
     _finish(go_on(folder, changed, progress, signals=True), folder)
+
+
+@app.command()
+def judge(
+    task: TaskFile,
+    candidate: Annotated[Path, typer.Argument(metavar="CANDIDATE.py", help="File that defines ModelNew.")],
+    precision: PrecisionName = None,
+    score: ScoreName = None,
+    target: TargetName = None,
+    evaluator: EvaluatorName = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the report as JSON.")] = False,
+    config: SettingsFile = None,
+    sets: Assignments = None,
+) -> None:
+    """Check and time one kernel against a task. Exit code 0: it is correct, 3: it is not."""
+    from stark.api import judge as judge_candidate
+    from stark.config import load_settings
+    from stark.task import load_candidate, load_task
+
+    evaluation = {"precision": precision, "score": score, "target": target, "evaluator": evaluator}
+    settings = load_settings(config, sets or [], _given({"evaluation": evaluation})).evaluation
+    reference, report = asyncio.run(judge_candidate(load_task(task), load_candidate(candidate), settings))
+    terminal.show_verdict(report, reference, as_json)
+    if report.timing is None:
+        raise typer.Exit(NOT_IMPROVED)
 
 
 @app.command()
@@ -209,8 +239,10 @@ def main() -> None:
     except StarkError as error:
         terminal.show_error(error)
         sys.exit(error.exit_code)
-    except KeyboardInterrupt:  # pressed once more when the run had ended already
+    except KeyboardInterrupt:  # pressed before a run began, or once more when it had ended
         sys.exit(INTERRUPTED)
+    except BrokenPipeError:  # whoever read our output has had enough, as `| head` does
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _finish(work: Any, folder: Path) -> None:

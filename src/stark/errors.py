@@ -6,7 +6,9 @@ StarkError
 │   └── TaskError             the task file is missing, broken, or not a task
 ├── ModelError            the chat model's side                                                 exit 5
 │   ├── ModelRefused          the provider will never accept this call (key, name, credit)
-│   └── ModelUnavailable      the provider did not answer after all retries
+│   │   └── PromptRefused         ... because of what this one call says
+│   └── ModelUnavailable      the provider did not answer after all retries; nothing was charged
+│       └── ReplyLost             ... or its answer never arrived, and may have been charged
 ├── EvaluatorError        the machine that judges, never the candidate                          exit 6
 └── StoreError            the run folder                                                        exit 7
     ├── StoreLocked           another process is writing to it
@@ -53,7 +55,15 @@ class ModelRefused(ModelError):
     pass
 
 
+class PromptRefused(ModelRefused):
+    pass
+
+
 class ModelUnavailable(ModelError):
+    pass
+
+
+class ReplyLost(ModelUnavailable):
     pass
 
 

@@ -98,8 +98,9 @@ class Reply:
 class ChatModel(Protocol):
     """Made from the ``RoleSettings`` of one role: ``Class(settings)``.
 
-    A fault that may pass is retried inside. What remains is raised as ``ModelRefused`` or ``ModelUnavailable``; a reply
-    that is merely bad is returned.
+    A fault that may pass and costs nothing is retried inside. What remains is raised: ``ModelRefused`` or
+    ``ModelUnavailable`` when nothing was charged, ``ReplyLost`` when that is not known. A reply that is merely bad is
+    returned.
     """
 
     name: str
@@ -142,7 +143,6 @@ class Attempt:
     plan: Plan | None = None
     explanation: str = ""
     outside_share: float | None = None
-    same_as: int | None = None
     notes: tuple[str, ...] = ()
 
 
@@ -156,7 +156,7 @@ class Desk(Protocol):
         """One reply of that role's model; ``window`` names the nodes that were shown."""
 
     async def evaluate(self, source: str) -> EvalReport:
-        """The evaluator's report on a candidate."""
+        """The evaluator's report on a candidate; one with the same source as an earlier one shares its report."""
 
 
 class Workflow(Protocol):

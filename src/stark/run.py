@@ -15,7 +15,15 @@ from datetime import UTC, datetime
 from random import Random
 
 from stark.budget import BudgetExhausted, Ledger, worst_case
-from stark.errors import ModelRefused, StarkError, TaskError
+from stark.errors import (
+    ModelRefused,
+    ModelUnavailable,
+    PromptRefused,
+    ReplyLost,
+    StarkError,
+    TaskError,
+    UsageError,
+)
 from stark.interfaces import (
     Attempt,
     Call,
@@ -36,9 +44,10 @@ from stark.interfaces import (
     Workflow,
 )
 from stark.metrics import attempts_of
-from stark.settings import Settings
+from stark.settings import EvaluationSettings, Settings
+from stark.task import Task
 from stark.tree import ROOT_ID, Node, Role, Tree
-from stark_worker.protocol import EvalReport, EvalRequest, Limits
+from stark_worker.protocol import EvalReport, EvalRequest, Limits, Outcome
 
 CLOCK_S = 5.0  # how much of the time a run has taken may be forgotten when it is killed
 
@@ -77,6 +86,7 @@ class Run:
     def __init__(
         self,
         record: RunRecord,
+        settings: Settings,
         store: Store,
         policy: Policy,
         workflow: Workflow,
@@ -86,11 +96,12 @@ class Run:
     ) -> None:
         self.record, self.store, self.policy, self.workflow = record, store, policy, workflow
         self.models, self.evaluator, self._listener = models, evaluator, listener
-        self.settings = Settings.model_validate(record.settings)
+        self.settings = settings
         self.tree = Tree()
         for node in store.nodes(record.id):
             self.tree.add(node)
         self._interrupted = deque(store.unfinished(record.id))
+        self._resumed = {ticket.number for ticket in self._interrupted}
         for ticket in self._interrupted:
             self.tree.begin(ticket.number, ticket.parent_id)
         begun = [ticket.number for ticket in self._interrupted]
@@ -98,6 +109,8 @@ class Run:
         self._begun = len(attempts_of(self.tree)) + len(begun)
         self.ledger = Ledger(self.settings.budget, store.spent(record.id))
         self._clocked = time.monotonic()
+        self._judging: dict[str, asyncio.Lock] = {}  # by source, so that twins in flight are evaluated once
+        self._judged: dict[str, EvalReport] = {}  # reports of candidates that have not landed yet
         self._end: str | None = None
         self._fault: StarkError | None = None
 
@@ -126,6 +139,7 @@ class Run:
 
     def tell(self, ticket: Ticket, attempt: Attempt) -> Node:
         """Add a finished attempt to the store and to the tree."""
+        twin = self.tree.twin(attempt.source) if attempt.source is not None else None
         node = Node(
             id=ticket.number,
             parent_id=ticket.parent.id,
@@ -135,15 +149,16 @@ class Run:
             plan=attempt.plan,
             explanation=attempt.explanation,
             outside_share=attempt.outside_share,
-            same_as=attempt.same_as,
+            same_as=twin.id if twin else None,
             notes=attempt.notes,
         )
         self._land(node)
+        self._judged.pop(node.source or "", None)
         return node
 
     async def optimize(self) -> Result:
         """Run until the attempts are used up, another limit is reached, or somebody stops it."""
-        await self.plant()
+        await self._plant_in_time()
         flying: set[asyncio.Task[None]] = set()
         try:
             while True:
@@ -152,16 +167,17 @@ class Run:
                 if not flying:
                     break
                 done, flying = await asyncio.wait(
-                    flying, timeout=self._seconds_left(), return_when=asyncio.FIRST_COMPLETED
+                    flying, timeout=self._until_next_look(), return_when=asyncio.FIRST_COMPLETED
                 )
-                if not done:
-                    self._end = "wall time"
-                    break
+                self._tick()
                 for task in done:
                     task.result()
+                if self._seconds_left() == 0:
+                    self._end = self._end or "wall time"
+                    break
         finally:
             await _cancel(flying)
-            self._tick()
+            self.store.clock(self.record.id, time.monotonic() - self._clocked)
         return self._finish()
 
     def stop(self) -> None:
@@ -188,32 +204,50 @@ class Run:
             number, self._next_number = self._next_number, self._next_number + 1
             self._land(Node(number, ROOT_ID, Role.GIVEN, given, await self.evaluate(given)))
 
+    async def _plant_in_time(self) -> None:
+        try:
+            async with asyncio.timeout(self._seconds_left()):
+                await self.plant()
+        except TimeoutError:
+            raise UsageError(
+                "The limit on time passed before the first nodes were measured.", "Allow more with --minutes."
+            ) from None
+
+    async def judge(self, source: str) -> EvalReport:
+        """A candidate's report: the one an identical candidate has, or a new one."""
+        async with self._judging.setdefault(source, asyncio.Lock()):
+            twin = self.tree.twin(source)
+            if twin is None and source not in self._judged:
+                self._judged[source] = await self.evaluate(source)
+            return twin.report if twin else self._judged[source]
+
     async def evaluate(self, source: str, entry: str = "ModelNew") -> EvalReport:
         """One candidate through the evaluator."""
-        settings = self.settings.evaluation
-        request = EvalRequest(
-            task_source=self.record.task.source,
-            candidate_source=source,
-            entry=entry,
-            target=settings.target,
-            precision=settings.precision,
-            score=settings.score,
-            limits=Limits(settings.build_s, settings.run_s),
-        )
+        request = eval_request(self.record.task, source, self.settings.evaluation, entry)
         return await self.evaluator.evaluate(request)
 
     async def _fly(self, ticket: Ticket) -> None:
         """One attempt from ticket to node. What stops it short leaves it unfinished in the store, to be resumed."""
         try:
-            self.tell(ticket, await self.workflow.attempt(ticket, RunDesk(self, ticket.number)))
+            self.tell(ticket, await self._attempt(ticket))
         except BudgetExhausted as exhausted:
             self._end = self._end or exhausted.limit
         except StarkError as fault:
             self._fault = self._fault or fault
 
+    async def _attempt(self, ticket: Ticket) -> Attempt:
+        """One attempt. A prompt that is refused stops the run once, so that somebody looks; when it is refused again
+        after a resume, it is an unusable reply, or no resume would ever get past it."""
+        resumed = ticket.number in self._resumed
+        try:
+            return await self.workflow.attempt(ticket, RunDesk(self, ticket.number))
+        except PromptRefused as refusal:
+            if not resumed:
+                raise
+            report = EvalReport(Outcome.UNUSABLE_REPLY, log=f"The model refused the prompt twice: {refusal.message}")
+            return Attempt(Role.SOLO, None, report, notes=(refusal.message,))
+
     def _may_ask(self, flying: int) -> bool:
-        if self._seconds_left() == 0:
-            self._end = self._end or "wall time"
         return not self._end and not self._fault and flying < self.settings.jobs
 
     def _finish(self) -> Result:
@@ -222,7 +256,7 @@ class Run:
         if not self._end and self._begun < self.settings.budget.attempts:
             raise StarkError(
                 f"The policy {self.settings.search.policy} chose no node although nothing was in flight.",
-                "This is a fault of the policy; the run can be resumed with another one.",
+                "This is a fault of the policy; start a new run with another one.",
             )
         result = self.result()
         self._say("ended", text=result.reason)
@@ -238,17 +272,21 @@ class Run:
     def _land(self, node: Node) -> None:
         self.store.finish(self.record.id, node)
         self.tree.add(node)
-        if time.monotonic() - self._clocked > CLOCK_S:
-            self._tick()
         self._say("landed", node.id, node=node)
 
     def _say(self, kind: str, number: int | None = None, node: Node | None = None, text: str = "") -> None:
         self._listener(Event(kind, number, node, text, self.ledger.spent))  # type: ignore[arg-type]
 
     def _tick(self) -> None:
+        """Write down how much time has passed, but not for every attempt of a fast run."""
         now = time.monotonic()
-        self.store.clock(self.record.id, now - self._clocked)
-        self._clocked = now
+        if now - self._clocked >= CLOCK_S:
+            self.store.clock(self.record.id, now - self._clocked)
+            self._clocked = now
+
+    def _until_next_look(self) -> float:
+        left = self._seconds_left()
+        return CLOCK_S if left is None else min(CLOCK_S, left)
 
     def _seconds_left(self) -> float | None:
         limit = self.settings.budget.wall_s
@@ -273,31 +311,67 @@ class RunDesk(Desk):
         index, self._asked = self._asked, self._asked + 1
         if self._journal:
             return self._journal.popleft().reply
+        run = self._run
+        for tries_left in range(getattr(run.settings.roles, role).retries, -1, -1):
+            try:
+                return await self._call(role, messages, form, tuple(window), index)
+            except ReplyLost:
+                if not tries_left:
+                    raise
+                run._say(
+                    "note", self._number, text=f"#{self._number}: the {role} agent's reply was lost; asking again."
+                )
+        raise AssertionError("unreachable")
+
+    async def _call(
+        self, role: Role, messages: Sequence[Message], form: ReplyForm, window: tuple[int, ...], index: int
+    ) -> Reply:
+        """One call: its worst case is set aside, the reply is kept before anybody looks into it, the rest goes back."""
         run, model = self._run, self._run.models[role]
         worst = worst_case(model, getattr(run.settings.roles, role), messages, form)
         await run.ledger.reserve(worst)
-        run._say("asking", self._number, text=role)
-        started, began = datetime.now(UTC).isoformat(), time.monotonic()
-        reservation = run.store.reserve(run.record.id, self._number, index, worst)
-        actual = worst  # unless told otherwise: a call whose end nobody knows stays spent in full
+        actual = Spend()
         try:
+            run._say("asking", self._number, text=role)
+            reservation = run.store.reserve(run.record.id, self._number, index, worst)
+            actual = worst  # a call whose end nobody knows stays spent in full
+            started, began = datetime.now(UTC).isoformat(), time.monotonic()
             reply = await model.reply(messages, form)
             actual = Spend(reply.usage.total, reply.cost_usd or 0.0)
-        except ModelRefused:
-            run.store.release(reservation)
-            actual = Spend()
+        except (ModelRefused, ModelUnavailable) as fault:
+            if not isinstance(fault, ReplyLost):
+                run.store.release(reservation)
+                actual = Spend()
             raise
         finally:
             run.ledger.settle(worst, actual)
-        duration = time.monotonic() - began
-        shown = (tuple(messages), form.name, tuple(window))
-        call = Call(self._number, index, role, model.name, *shown, reply, started, duration)
-        run.store.journal(run.record.id, reservation, call)
+        if actual.tokens > worst.tokens:
+            run._say(
+                "note",
+                self._number,
+                text=f"{model.name} charged {actual.tokens:,} tokens where {worst.tokens:,} "
+                "were its most; the limit on tokens cannot hold with it.",
+            )
+        said = (tuple(messages), form.name, window, reply, started, time.monotonic() - began)
+        run.store.journal(run.record.id, reservation, Call(self._number, index, role, model.name, *said))
         return reply
 
     async def evaluate(self, source: str) -> EvalReport:
         self._run._say("evaluating", self._number)
-        return await self._run.evaluate(source)
+        return await self._run.judge(source)
+
+
+def eval_request(task: Task, source: str, settings: EvaluationSettings, entry: str = "ModelNew") -> EvalRequest:
+    """What the evaluator is asked about a candidate."""
+    return EvalRequest(
+        task_source=task.source,
+        candidate_source=source,
+        entry=entry,
+        target=settings.target,
+        precision=settings.precision,
+        score=settings.score,
+        limits=Limits(settings.build_s, settings.run_s),
+    )
 
 
 async def _cancel(tasks: set[asyncio.Task[None]]) -> None:

@@ -16,7 +16,7 @@ from stark_worker.protocol import Precision, Score, Target
 class Group(BaseModel):
     """A group of settings: frozen, typed, closed to unknown keys."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
+    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True, allow_inf_nan=False)
 
 
 class RoleSettings(Group):
@@ -146,7 +146,11 @@ class EvaluationSettings(Group):
     """How candidates are judged."""
 
     evaluator: str = "local"
-    """`local`, or `package.module:Class`."""
+    """`local`, `folder` (judged by a worker elsewhere), or `package.module:Class`."""
+    folder: str | None = None
+    """The folder evaluator's folder, which `python -m stark_worker serve` works off."""
+    patience_s: float = Field(default=600.0, gt=0)
+    """How long the folder evaluator waits for a sign of life from a worker."""
     target: Target = Target.CPU
     """Language of the kernels: `cuda`, `triton`, or C++ for the `cpu`."""
     precision: Precision = Precision.FP32

@@ -11,7 +11,7 @@ import pytest
 from pretend import TASK, HashEvaluator, PretendModel
 from stark import api
 from stark.config import load_settings
-from stark.errors import ModelRefused, ModelUnavailable, TaskError
+from stark.errors import ModelRefused, ModelUnavailable, PromptRefused, ReplyLost, StoreError, TaskError, UsageError
 from stark.interfaces import Finish, Reply
 from stark.run import Run
 from stark.settings import RoleSettings
@@ -290,13 +290,109 @@ def test_a_fault_stops_the_run_which_then_resumes_without_asking_again(tmp_path,
 
 
 def test_a_refused_call_costs_nothing_and_one_of_unknown_end_its_worst(tmp_path):
-    for name, fault, kept in (("refused", ModelRefused("no"), 0), ("lost", ModelUnavailable("gone"), 16_384)):
-        bench = Bench(tmp_path / name, models=dict.fromkeys(Role, Failing(1, fault)))
+    faults = [
+        ("refused", ModelRefused("no"), 0),
+        ("away", ModelUnavailable("gone"), 0),
+        ("lost", ReplyLost("cut"), 16_384),
+    ]
+    for name, fault, kept in faults:
+        bench = Bench(tmp_path / name, ["roles.plan.retries=0"], models=dict.fromkeys(Role, Failing(1, fault)))
         with pytest.raises(type(fault)):
             bench.optimize()
         with closing(open_store(bench.folder, write=False)) as store:
             spent = store.spent(bench.record.id).tokens
         assert spent == 0 if not kept else spent > kept
+
+
+def test_a_lost_reply_is_asked_for_again_and_stays_spent(tmp_path):
+    bench = Bench(tmp_path, ["budget.attempts=1"], models=dict.fromkeys(Role, Failing(1, ReplyLost("cut"))))
+    result, nodes, calls = bench.optimize()
+    assert len(nodes) == 2
+    assert result.spent.tokens > 16_384 + sum(call.reply.usage.total for call in calls)
+
+
+def test_a_lost_reply_never_breaks_a_limit_on_tokens(tmp_path):
+    class Losing(PretendModel):
+        async def reply(self, messages, form):
+            raise ReplyLost("cut")
+
+    bench = Bench(tmp_path, ["budget.tokens=60000"], models=dict.fromkeys(Role, Losing(RoleSettings())))
+    result, _, _ = bench.optimize()
+    assert (result.reason, result.attempts) == ("tokens", 0)
+    assert result.spent.tokens <= 60000
+
+
+def test_a_refused_prompt_stops_the_run_once_and_is_a_failed_attempt_after_a_resume(tmp_path):
+    class Prudish(PretendModel):
+        async def reply(self, messages, form):
+            self.prompts.append("")
+            if len(self.prompts) in (3, 4):
+                raise PromptRefused("I do not like this prompt")
+            return await super().reply(messages, form)
+
+    bench = Bench(tmp_path, ["budget.attempts=3"], models=dict.fromkeys(Role, Prudish(RoleSettings())))
+    with pytest.raises(PromptRefused):
+        bench.optimize()
+    _, nodes, _ = bench.optimize()
+    assert len(nodes) == 4
+    refused = [node for node in nodes if "refused the prompt twice" in node.report.log]
+    assert len(refused) == 1
+    assert refused[0].report.outcome is Outcome.UNUSABLE_REPLY
+
+
+def test_a_store_that_fails_ends_the_run_and_nobody_waits_for_ever(tmp_path):
+    with Bench(tmp_path, ["jobs=3", "budget.tokens=60000"]).run() as run:
+        reserve = run.store.reserve
+
+        def fail_once(*words):
+            run.store.reserve = reserve
+            raise StoreError("disk full")
+
+        run.store.reserve = fail_once
+        with pytest.raises(StoreError, match="disk full"):
+            asyncio.run(asyncio.wait_for(run.optimize(), 20))
+
+
+def test_twins_in_flight_are_evaluated_once(tmp_path):
+    bench = Bench(tmp_path, ["method=sampling", "budget.attempts=4", "jobs=4"])
+    _, nodes, _ = bench.optimize()
+    assert len(bench.evaluator.evaluated) == 2
+    assert sorted(node.same_as or 0 for node in nodes[1:]) == [0, 1, 1, 1]
+
+
+class Fading(PretendModel):
+    """A planner whose first answer has advice and a bad scaffold, and whose second is empty."""
+
+    async def reply(self, messages, form):
+        if len(messages) > 2:
+            return Reply(text=" ")
+        reply = await super().reply(messages, form)
+        return replace(reply, text=reply.text.replace("return []", "return [2]"))
+
+
+def test_a_worse_second_answer_takes_nothing_away(tmp_path):
+    coder = PretendModel(RoleSettings())
+    models = {Role.PLAN: Fading(RoleSettings()), Role.CODE: coder, Role.DEBUG: coder}
+    _, nodes, _ = Bench(tmp_path, ["budget.attempts=1"], models=models).optimize()
+    assert nodes[1].plan.advice.startswith("Change the last line")
+    assert nodes[1].source is not None
+
+
+def test_time_is_kept_while_an_attempt_goes_on_and_planting_counts(tmp_path, monkeypatch):
+    class Slow(HashEvaluator):
+        async def evaluate(self, request):
+            await asyncio.sleep(0.4)
+            return await super().evaluate(request)
+
+    with pytest.raises(UsageError, match="limit on time"):
+        Bench(tmp_path / "a", ["budget.wall_s=0.1"], evaluator=Slow(None)).optimize()
+    monkeypatch.setattr("stark.run.CLOCK_S", 0.05)
+    bench = Bench(tmp_path / "b", ["budget.attempts=1"], evaluator=Slow(None))
+    seen = []
+    with bench.run() as run:
+        run._listener = lambda event: seen.append(run.store.seconds(bench.record.id))
+        asyncio.run(run.optimize())
+    assert any(seconds > 0.3 for seconds in seen[:-1])
 
 
 def test_a_task_whose_own_model_fails_is_refused_before_anything_is_spent(tmp_path):

@@ -106,13 +106,12 @@ def planned(state: State) -> str:
 
 
 async def evaluate(state: State) -> State:
-    """Judge the candidate; one seen before keeps its report, and none at all is an unusable reply."""
-    proposal, ticket = state["proposal"], state["ticket"]
-    twin = ticket.tree.twin(proposal.source) if proposal.source is not None else None
+    """Judge the candidate; a proposal without one is an unusable reply."""
+    proposal = state["proposal"]
     if proposal.source is None:
         report = EvalReport(Outcome.UNUSABLE_REPLY, log=proposal.fault or "")
     else:
-        report = twin.report if twin else await state["desk"].evaluate(proposal.source)
+        report = await state["desk"].evaluate(proposal.source)
     attempt = Attempt(
         role=proposal.role,
         source=proposal.source,
@@ -120,7 +119,6 @@ async def evaluate(state: State) -> State:
         plan=proposal.plan,
         explanation=proposal.explanation,
         outside_share=proposal.outside_share,
-        same_as=twin.id if twin else None,
         notes=proposal.notes,
     )
     return {"attempt": attempt}

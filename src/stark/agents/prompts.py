@@ -19,7 +19,7 @@ import jinja2
 from jinja2 import meta, nodes
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
-from stark.agents.anchors import BEGIN, END
+from stark.agents.anchors import BEGIN, END, remove_markers
 from stark.agents.windows import Window, entry
 from stark.errors import SettingsError
 from stark.interfaces import Message
@@ -47,10 +47,11 @@ VARIABLES: dict[str, str] = {
     "failed": "whether the selected node failed",
     "entries": "the window: list of title, advice, source, source_place, log, result, profile",
     "anchors": "whether markers are asked for",
+    "marked": "whether the scaffold is shown with its markers",
     "begin": "the marker that begins a region",
     "end": "the marker that ends a region",
     "advice": "the plan's advice: for code the new one, for debug the one the failing attempt was made from",
-    "scaffold": "the plan's marked source; empty when it is not grounded or not shown",
+    "scaffold": "the plan's source with its comments; empty when it is not grounded",
     "strategy": "a direction for the planner to consider; may be empty",
     "reasons": "why an answer is sent back",
 }
@@ -206,6 +207,7 @@ class Prompts:
             "example_model": templates[f"example_{scene.target}_model"],
             "example_new": templates[f"example_{scene.target}_new"],
             "anchors": scene.anchors.mode != "off",
+            "marked": scene.anchors.mode == "enforced",
             "begin": BEGIN,
             "end": END,
         }
@@ -229,8 +231,9 @@ class Prompts:
 
     def _scaffold(self, plan: Plan) -> str:
         """Shown only where it can be trusted; without it the source to change is the latest attempt."""
-        shown = plan.grounded and self._scene.anchors.mode == "enforced"
-        return plan.scaffold or "" if shown else ""
+        if not plan.grounded or plan.scaffold is None or self._scene.anchors.mode == "off":
+            return ""
+        return plan.scaffold if self._scene.anchors.mode == "enforced" else remove_markers(plan.scaffold)
 
     def _messages(self, role: Role, window: Window, **given: str) -> list[Message]:
         selected = window.selected

@@ -141,10 +141,11 @@ def _decoded(item: Any) -> Any:
 
 
 def _in_field(source: str, text: str, pick: Callable[[_Page, str], Answer]) -> Answer:
-    """What a field holds: the source itself, or the source in a fence."""
+    """What a field holds: the source itself, or the source in a fence, perhaps after some words."""
     source = _normalised(source)
-    fenced = _FENCE.match(source.lstrip("\n"))
-    return pick(_take_apart(source) if fenced else _Page([source], None, ""), _clean(text).strip())
+    page = _take_apart(source)
+    fenced = _FENCE.match(source.lstrip("\n")) or (page.blocks and _parsed(source) is None)
+    return pick(page if fenced else _Page([source], None, ""), _clean(text).strip())
 
 
 # -- fenced blocks --------------------------------------------------------------------------------------------------
@@ -202,15 +203,17 @@ def _checked(text: str, source: str) -> Answer:
 
 def _is_kernel(text: str) -> bool:
     """Whether a text without fences is, as a whole, Python that defines ModelNew."""
-    if not _MODEL_NEW.search(text):
-        return False
+    tree = _parsed(text) if _MODEL_NEW.search(text) else None
+    return tree is not None and any(isinstance(node, ast.ClassDef) and node.name == "ModelNew" for node in tree.body)
+
+
+def _parsed(text: str) -> ast.Module | None:
     try:
         with warnings.catch_warnings():  # an odd escape in a string is the author's business
             warnings.simplefilter("ignore")
-            tree = ast.parse(text.replace("\0", ""))
+            return ast.parse(text.replace("\0", ""))
     except (SyntaxError, ValueError, RecursionError, MemoryError):
-        return False
-    return any(isinstance(node, ast.ClassDef) and node.name == "ModelNew" for node in tree.body)
+        return None
 
 
 # -- characters -----------------------------------------------------------------------------------------------------

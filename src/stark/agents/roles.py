@@ -109,17 +109,21 @@ async def _converse(
 ) -> tuple[Answer, tuple[str, ...], tuple[str, ...]]:
     """Ask, and send the answer back as often as the settings allow. Also returns what is still wrong, and notes."""
     notes: list[str] = []
+    best = Answer()
+    still_wrong: tuple[str, ...] = ("nothing was answered",)
     for chances_left in range(team.settings.anchors.send_back, -1, -1):
         reply = await desk.ask(role, messages, form, window.ids)
         notes += [f"{role}: {note}" for note in reply.notes]
         answer = read(reply)
         wrong = (answer.detail,) if answer.fault else tuple(objections(answer))
+        if answer.source or answer.text or not (best.source or best.text):  # a worse second answer takes nothing away
+            best, still_wrong = answer, wrong
         if not wrong or not chances_left or answer.fault in POINTLESS_TO_SEND_BACK:
             break
         notes.append(f"{role}: sent back: {' '.join(wrong)}")
-        said = Message("assistant", reply.arguments or reply.text or "(no answer)")
+        said = Message("assistant", (reply.arguments or reply.text).strip() or "(no answer)")
         messages = [*messages, said, team.prompts.send_back(wrong)]
-    return answer, wrong, tuple(notes)
+    return best, still_wrong, tuple(notes)
 
 
 def _kernel(role: Role, answer: Answer, notes: tuple[str, ...], made: Plan | None) -> Proposal:

@@ -9,7 +9,7 @@ from stark.settings import EvaluationSettings
 
 def open_evaluator(settings: EvaluationSettings) -> Evaluator:
     """The evaluator of that name."""
-    evaluator: Evaluator = find_class("evaluator", settings.evaluator, {"local": _local})(settings)
+    evaluator: Evaluator = find_class("evaluator", settings.evaluator, BUILT_IN)(settings)
     return evaluator
 
 
@@ -17,3 +17,12 @@ def _local(settings: EvaluationSettings) -> Evaluator:
     from stark.evaluation.local import LocalEvaluator
 
     return LocalEvaluator(settings)
+
+
+def _folder(settings: EvaluationSettings) -> Evaluator:
+    from stark.evaluation.folder import FolderEvaluator
+
+    return FolderEvaluator(settings)
+
+
+BUILT_IN = {"local": _local, "folder": _folder}

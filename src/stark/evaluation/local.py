@@ -21,7 +21,16 @@ from typing import Self
 import stark_worker
 from stark.errors import EvaluatorError, TaskError, UsageError
 from stark.settings import EvaluationSettings
-from stark_worker.protocol import DeviceFacts, EvalReport, EvalRequest, ProtocolError, Target, from_json, to_json
+from stark_worker.protocol import (
+    DeviceFacts,
+    EvalReport,
+    EvalRequest,
+    Outcome,
+    ProtocolError,
+    Target,
+    from_json,
+    to_json,
+)
 
 SLACK_S = 120.0  # for starting, for the reference, and for cleaning up
 DEVICE_S = 120.0
@@ -30,8 +39,16 @@ TASK_FAULT = 4  # exit code of a worker whose task does not work by itself
 INHERITED = ("HOME", "LANG", "LC_ALL", "TZ", "CC", "CXX", "LD_LIBRARY_PATH", "LIBRARY_PATH", "CPATH")
 
 
+class WorkerSilent(EvaluatorError):
+    """The worker took longer than the candidate was allowed to."""
+
+
 class WorkerFault(Exception):
     """The worker ended without an answer; it may do better next time."""
+
+    def __init__(self, message: str = "", killed: bool = False) -> None:
+        super().__init__(message)
+        self.killed = killed
 
 
 class LocalEvaluator:
@@ -56,13 +73,25 @@ class LocalEvaluator:
     async def device(self) -> DeviceFacts:
         """This machine, asked once."""
         if self._device is None:
-            self._device = from_json(DeviceFacts, await self._ask("device", "", DEVICE_S))
+            try:
+                self._device = from_json(DeviceFacts, await self._ask("device", "", DEVICE_S))
+            except WorkerFault as fault:
+                raise _no_fault_of_the_candidate(fault) from fault
         return self._device
 
     async def evaluate(self, request: EvalRequest) -> EvalReport:
         """One report. Faults of the machinery are retried, then raised."""
         deadline_s = request.limits.build_s + request.limits.run_s + SLACK_S
-        answer = await self._ask("judge", to_json(request), deadline_s)
+        try:
+            answer = await self._ask("judge", to_json(request), deadline_s)
+        except WorkerSilent as silence:
+            if request.entry != "Model":  # the reference was measured in time, so it is this candidate
+                return EvalReport(Outcome.TIMEOUT, log=silence.message)
+            raise
+        except WorkerFault as fault:
+            if fault.killed and request.entry != "Model":  # again and again, and only with this candidate
+                return EvalReport(Outcome.CRASH, log="The process that judged the candidate was killed every time.")
+            raise _no_fault_of_the_candidate(fault) from fault
         try:
             return from_json(EvalReport, answer)
         except ProtocolError as error:
@@ -78,10 +107,14 @@ class LocalEvaluator:
                     return await run_worker(command, text.encode(), deadline_s)
                 except WorkerFault as error:
                     fault = error
-        raise EvaluatorError(
-            f"This machine could not evaluate, which is no fault of the candidate: {fault}",
-            "Put that right and resume the run.",
-        )
+        raise fault
+
+
+def _no_fault_of_the_candidate(fault: WorkerFault) -> EvaluatorError:
+    return EvaluatorError(
+        f"This machine could not evaluate, which is no fault of the candidate: {fault}",
+        "Put that right and resume the run.",
+    )
 
 
 def check_machine(target: Target) -> None:
@@ -125,7 +158,7 @@ async def run_worker(command: str, text: bytes, deadline_s: float) -> bytes:
             async with asyncio.timeout(deadline_s):
                 answer, errors = await worker.communicate(text)
         except TimeoutError:
-            raise EvaluatorError(
+            raise WorkerSilent(
                 f"The worker gave no answer within {deadline_s:.0f} s, which is more than the candidate may take.",
                 "Most likely the task's reference is very slow here; make the task smaller or raise evaluation.run_s.",
             ) from None
@@ -143,7 +176,7 @@ def _answer(code: int | None, answer: bytes, errors: bytes) -> bytes:
             f"The task does not work by itself. {lines[-1].removeprefix('task: ')}",
             "Fix the task file; no kernel was judged.",
         )
-    raise WorkerFault(lines[-1].removeprefix("worker: ")[:500])
+    raise WorkerFault(lines[-1].removeprefix("worker: ")[:500], killed=code is not None and code < 0)
 
 
 async def _end(worker: asyncio.subprocess.Process) -> None:

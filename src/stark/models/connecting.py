@@ -63,6 +63,10 @@ def key_variable(settings: RoleSettings) -> str:
 
 def read_key(variable: str, required: bool = False) -> str | None:
     """The key in an environment variable. One that cannot stand in a header is named, never shown."""
+    if not variable.isidentifier():  # most likely the key itself, so it is not repeated here
+        raise UsageError(
+            "The setting api_key_env holds no name of an environment variable.", "Give the name, not the key."
+        )
     key = os.environ.get(variable)
     if key is None and not required:
         return None

@@ -37,7 +37,7 @@ from pydantic_ai.tools import ToolDefinition
 from pydantic_ai.usage import RequestUsage
 from tenacity import AsyncRetrying, RetryCallState, retry_if_exception, stop_after_attempt, wait_random_exponential
 
-from stark.errors import ModelError, ModelRefused, ModelUnavailable
+from stark.errors import ModelError, ModelRefused, ModelUnavailable, PromptRefused, ReplyLost
 from stark.interfaces import Finish, Message, Reply, ReplyForm, Usage
 from stark.models.connecting import key_variable, open_provider, read_key
 from stark.settings import RoleSettings
@@ -98,9 +98,10 @@ class ProviderModel:
     def cost_usd(self, usage: Usage) -> float | None:
         if self._settings.base_url is not None:  # whoever serves it there sets the price
             return None
+        cached = usage.cached_input_tokens if usage.cached_input_tokens <= usage.input_tokens else 0
         counted = RequestUsage(
             input_tokens=usage.input_tokens,
-            cache_read_tokens=usage.cached_input_tokens,
+            cache_read_tokens=cached,  # a count that contradicts itself gets no discount
             output_tokens=usage.output_tokens,
         )
         try:
@@ -112,15 +113,24 @@ class ProviderModel:
         retrying = AsyncRetrying(
             stop=stop_after_attempt(self._settings.retries + 1),
             wait=self._wait,
-            retry=retry_if_exception(_may_pass),
+            retry=retry_if_exception(lambda error: _may_pass(error) and not _is_lost(error)),
             reraise=True,
         )
         try:
-            return await retrying(self._ask, [_convert(message) for message in messages], form)
+            reply: Reply = await retrying(self._ask, [_convert(message) for message in messages], form)
         except _FAULTS as error:
             if _is_too_long(error):
                 return Reply(finish=Finish.PROMPT_TOO_LONG, cost_usd=0.0, model=self._model.model_name)
             raise self._explain(error) from error
+        return reply if reply.usage.total else self._counted_by_bytes(reply, messages)
+
+    def _counted_by_bytes(self, reply: Reply, messages: Sequence[Message]) -> Reply:
+        """A reply whose provider reports no usage: no tokenizer makes more tokens of a text than it has bytes."""
+        asked = sum(len(message.content.encode("utf-8", "replace")) for message in messages)
+        said = len(f"{reply.text}{reply.arguments or ''}".encode("utf-8", "replace"))
+        usage = Usage(asked, min(said, self._settings.max_output_tokens))
+        note = "the provider reported no usage; bytes were counted as tokens"
+        return dataclasses.replace(reply, usage=usage, cost_usd=self.cost_usd(usage), notes=(*reply.notes, note))
 
     def _wait(self, state: RetryCallState) -> float:
         """Full jitter, but never sooner than the provider asked for."""
@@ -205,13 +215,21 @@ class ProviderModel:
             return ModelRefused(f"The account for {self.name} has no credit left{said}", "Top it up, then resume.")
         if isinstance(error, ModelNotFoundError):
             return ModelRefused(f"{self.name} is not known to its provider{said}", "Check the name and the address.")
+        if _is_lost(error):
+            return ReplyLost(
+                f"The reply of {self.name} never arrived whole{said}",
+                "Nothing that did arrive is lost: resume the run later.",
+            )
         if _may_pass(error):
             tries = self._settings.retries + 1
             return ModelUnavailable(
                 f"{self.name} did not answer; the provider failed {tries} times{said}",
                 "Nothing is lost: resume the run later.",
             )
-        return ModelRefused(f"{self.name} refused the request{said}", "Change the settings of the role, then resume.")
+        return PromptRefused(
+            f"{self.name} refused the request{said}",
+            "Change the settings of the role, then resume; a prompt that is refused again counts as a failed attempt.",
+        )
 
 
 def _first_offer(settings: RoleSettings, model: Model) -> Offer:
@@ -279,6 +297,12 @@ def _may_pass(error: BaseException) -> bool:
     if isinstance(error, ModelHTTPError):
         return error.status_code in _PASSING or error.status_code >= 500
     return isinstance(error, _FAULTS)  # a lost connection, a timeout, a body that is no answer
+
+
+def _is_lost(error: BaseException) -> bool:
+    """Whether the request was taken, so that it may have been charged, and its answer did not come."""
+    never_sent = isinstance(error, ModelConnectionError) and error.phase in ("pool", "connect")
+    return _may_pass(error) and not never_sent and not isinstance(error, ModelHTTPError)
 
 
 def _message(error: Exception, secret: str | None = None) -> str:

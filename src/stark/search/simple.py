@@ -5,7 +5,7 @@ from __future__ import annotations
 from random import Random
 
 from stark.settings import SearchSettings
-from stark.tree import Node, Role, Tree
+from stark.tree import Node, Tree
 
 
 class Greedy:
@@ -68,10 +68,10 @@ class RootOrRepair:
 
 
 def _repairs(tree: Tree, node: Node) -> int:
-    """How many repairs in a row led to this node."""
+    """How many repairs in a row led to this node: a repair is what was made of a failed node."""
     count = 0
-    for link in (node, *tree.ancestors(node.id)):
-        if link.role is not Role.DEBUG:
+    for parent in tree.ancestors(node.id):
+        if not parent.failed:
             break
         count += 1
     return count

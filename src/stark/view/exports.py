@@ -36,11 +36,14 @@ def write_training_data(path: Path, nodes: Sequence[Node], calls: Sequence[Call]
 
 def write_text(path: Path, text: str) -> None:
     """Write a file whole or not at all."""
+    if path.is_dir() or not path.name:
+        raise UsageError(f"{path} is a folder.", "Name a file.")
     draft = path.with_name(f".{path.name}.draft")
     try:
         draft.write_text(text, encoding="utf-8")
         draft.replace(path)
     except OSError as error:
+        draft.unlink(missing_ok=True)
         raise UsageError(f"{path} cannot be written: {error.strerror}.", "Choose another file.") from error
 
 
@@ -52,7 +55,7 @@ def _training_lines(nodes: Sequence[Node], calls: Sequence[Call], role: Role) ->
             continue
         said = [{"role": message.role, "content": message.content} for message in call.messages]
         yield {
-            "messages": [*said, {"role": "assistant", "content": call.reply.text or call.reply.arguments or ""}],
+            "messages": [*said, {"role": "assistant", "content": call.reply.arguments or call.reply.text}],
             "role": call.role,
             "model": call.model,
             "attempt": call.number,

@@ -16,7 +16,7 @@ from rich.tree import Tree as Branches
 from stark.errors import StarkError
 from stark.interfaces import Call, Event, RunRecord
 from stark.tree import ROOT_ID, Node, Role, Tree
-from stark_worker.protocol import Outcome
+from stark_worker.protocol import EvalReport, Outcome, to_json
 
 if TYPE_CHECKING:  # both pull in the agents, which `stark --help` need not wait for
     from stark.estimate import Estimate
@@ -24,6 +24,12 @@ if TYPE_CHECKING:  # both pull in the agents, which `stark --help` need not wait
 
 console = Console(highlight=False, soft_wrap=True)
 errors = Console(stderr=True, highlight=False, soft_wrap=True)
+
+
+DEEPEST_DRAWN = 10
+
+# by what ended a run: what it takes to go on
+MORE = {"attempts": " --attempts N", "tokens": " --tokens N", "money": " --usd N", "wall time": " --minutes N"}
 
 
 class Progress:
@@ -84,7 +90,21 @@ def show_result(result: Result, folder: Path) -> None:
             console.print(Text(f"The winner's scaffold {grounded} the anchor check."))
         console.print(Text(f"Take the kernel:  stark export {folder} --best FILE.py"))
     console.print(Text(f"Look at the tree: stark show {folder}"))
-    console.print(Text(f"Go on:            stark resume {folder} --attempts N"))
+    console.print(Text(f"Go on:            stark resume {folder}{MORE.get(result.reason, '')}"))
+
+
+def show_verdict(report: EvalReport, reference: EvalReport, as_json: bool) -> None:
+    """What the evaluator found out about one candidate."""
+    if as_json:
+        console.out(to_json(report), highlight=False)
+        return
+    node = Node(1, ROOT_ID, Role.GIVEN, None, report)
+    root_ms = reference.timing.median_ms if reference.timing else None
+    console.print(_verdict(node, root_ms))
+    for name, text in report.checks.items():
+        console.print(Text.assemble((f"{name:>14}  ", "dim"), text))
+    if report.log:
+        console.print(_title("Log"), Text(report.log))
 
 
 def show_tree(record: RunRecord, nodes: Sequence[Node]) -> None:
@@ -103,6 +123,15 @@ def show_tree(record: RunRecord, nodes: Sequence[Node]) -> None:
         name = "root" if node.id == ROOT_ID else f"{_name(node.id)} {node.role}"
         return Text.assemble(f"{name}  ", _verdict(node, tree.root.runtime_ms), _headline(node), mark)
 
+    depth = {ROOT_ID: 0}
+    for node in nodes:
+        if node.parent_id is not None:
+            depth[node.id] = depth[node.parent_id] + 1
+    if max(depth.values()) > DEEPEST_DRAWN:  # indented so far, the labels would be cut off
+        for node in nodes:
+            origin = "" if node.parent_id is None else f"{_name(node.parent_id)} -> "
+            console.print(Text.assemble((origin, "dim"), label(node)))
+        return
     branches = {ROOT_ID: Branches(label(tree.root), guide_style="dim")}
     for node in nodes:
         if node.parent_id is not None:
@@ -187,7 +216,8 @@ def _show_call(call: Call) -> None:
     )
     for message in call.messages:
         console.print(Text(f"[{message.role}]", "bold dim"), Text(message.content, "dim"))
-    console.print(Text("[reply]", "bold"), Text(call.reply.text or call.reply.arguments or "(empty)"))
+    said = "\n".join(part for part in (call.reply.text, call.reply.arguments) if part)
+    console.print(Text("[reply]", "bold"), Text(said or "(empty)"))
 
 
 def _verdict(node: Node, root_ms: float | None) -> Text:
