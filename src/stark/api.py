@@ -31,6 +31,7 @@ from stark.settings import EvaluationSettings, Settings
 from stark.store import open_store
 from stark.task import Task, load_candidate, load_task
 from stark.tree import Role
+from stark_worker.baselines import BASELINES, COMPILE_S, baseline_source
 from stark_worker.protocol import DeviceFacts, EvalReport
 
 MAY_CHANGE_ON_RESUME = ("budget", "jobs", "roles")
@@ -220,6 +221,20 @@ async def judge(task: Task, candidate: str, settings: EvaluationSettings) -> tup
     async with open_evaluator(settings) as evaluator:
         reference = await evaluator.evaluate(eval_request(task, task.source, settings, entry="Model"))
         return reference, await evaluator.evaluate(eval_request(task, candidate, settings))
+
+
+async def measure_baselines(
+    task: Task, settings: EvaluationSettings, told: Callable[[str, EvalReport], None]
+) -> dict[str, EvalReport]:
+    """Eager and torch.compile by the same path as any candidate; each is told as it comes."""
+    patient = settings.model_copy(update={"run_s": max(settings.run_s, COMPILE_S)})
+    found = {}
+    async with open_evaluator(patient) as evaluator:
+        for name in BASELINES:
+            source, entry = baseline_source(task.source, name)
+            found[name] = await evaluator.evaluate(eval_request(task, source, patient, entry))
+            told(name, found[name])
+    return found
 
 
 # -- checks that belong to no single part ---------------------------------------------------------------------------

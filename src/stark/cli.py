@@ -157,6 +157,34 @@ def judge(
 
 
 @app.command()
+def baseline(
+    task: TaskFile,
+    precision: PrecisionName = None,
+    target: TargetName = None,
+    evaluator: EvaluatorName = None,
+    config: SettingsFile = None,
+    sets: Assignments = None,
+) -> None:
+    """Time a task under PyTorch eager, torch.compile, and torch.compile max-autotune."""
+    from stark.api import measure_baselines
+    from stark.config import load_settings
+    from stark.task import load_task
+
+    evaluation = {"precision": precision, "target": target, "evaluator": evaluator}
+    settings = load_settings(config, sets or [], _given({"evaluation": evaluation})).evaluation
+    asyncio.run(measure_baselines(load_task(task), settings, terminal.Baselines()))
+
+
+@app.command("pack-worker")
+def pack_worker(file: Annotated[Path, typer.Argument(metavar="FILE.pyz", help="The file to write.")]) -> None:
+    """Make the worker one file, to be copied to a machine that has torch and run there with python."""
+    from stark.view import exports
+
+    exports.write_worker(file)
+    terminal.say(f"Copy {file} to the machine and run there: python {file.name} serve FOLDER")
+
+
+@app.command()
 def show(
     folder: RunFolder, node: Annotated[int | None, typer.Argument(help="A node, to see all of it.")] = None
 ) -> None:

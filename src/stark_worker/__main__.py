@@ -1,7 +1,7 @@
 """The command line of the worker: one request on standard input, one answer on standard output, both JSON.
 
     python -m stark_worker judge      an EvalRequest -> an EvalReport
-    python -m stark_worker device     -> DeviceFacts
+    python -m stark_worker device [--target cpu|cuda|triton]     -> DeviceFacts
 
 A candidate's fault is in the report and the exit code is 0. Otherwise the last line of standard error says what
 happened: exit code 3 for a fault of the machine, 4 for a task that does not work by itself.
@@ -17,7 +17,7 @@ from pathlib import Path
 from types import FrameType
 from typing import NoReturn
 
-from stark_worker.protocol import EvalReport, EvalRequest, ProtocolError, Target, from_json, to_json
+from stark_worker.protocol import DeviceFacts, EvalReport, EvalRequest, ProtocolError, Target, from_json, to_json
 from stark_worker.sandbox import MachineryFault, candidate_process, end_with_parent
 
 MACHINERY, TASK, USAGE = 3, 4, 2
@@ -26,9 +26,19 @@ MACHINERY, TASK, USAGE = 3, 4, 2
 def judge(text: bytes) -> EvalReport:
     """Judge one request."""
     request = from_json(EvalRequest, text)
-    if request.target is not Target.CPU:
-        raise MachineryFault(f"This version judges the cpu target only, not {request.target}; use --target cpu.")
-    with tempfile.TemporaryDirectory(prefix="stark-referee-") as folder, candidate_process() as candidate:
+    gpu = request.target is not Target.CPU
+    if gpu:  # one device only, for the referee and the candidate alike
+        os.environ["CUDA_VISIBLE_DEVICES"] = os.environ.get("CUDA_VISIBLE_DEVICES", "0").split(",")[0]
+    report = _judged(request, gpu)
+    if gpu:  # when all that the candidate started is gone
+        from stark_worker import cuda
+
+        cuda.check_health()
+    return report
+
+
+def _judged(request: EvalRequest, gpu: bool) -> EvalReport:
+    with tempfile.TemporaryDirectory(prefix="stark-referee-") as folder, candidate_process(gpu) as candidate:
         # These import torch, which the candidate's process is doing meanwhile.
         from stark_worker import referee
         from stark_worker.reference import TaskFault
@@ -37,6 +47,23 @@ def judge(text: bytes) -> EvalReport:
             return referee.judge(request, candidate, Path(folder))
         except TaskFault as error:
             _fail(TASK, f"task: {error}")
+        except RuntimeError as error:
+            if "CUDA" not in str(error):
+                raise
+            what = "GPU memory exhausted" if "out of memory" in str(error) else "GPU unhealthy"
+            raise MachineryFault(f"{what}: {error}") from error
+
+
+def device(target: Target) -> DeviceFacts:
+    """What kernels for this target run on."""
+    if target is not Target.CPU:
+        from stark_worker import cuda
+
+        if lack := cuda.missing(target):
+            raise MachineryFault(lack)
+    from stark_worker.device import measured_device
+
+    return measured_device(target)
 
 
 def main(arguments: list[str]) -> int:
@@ -46,20 +73,23 @@ def main(arguments: list[str]) -> int:
     answer = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)  # a task that prints does not spoil the answer
     os.environ["OMP_WAIT_POLICY"] = "passive"  # the referee's idle threads take no time from the candidate
-    if arguments == ["judge"]:
-        try:
-            result = to_json(judge(sys.stdin.buffer.read()))
-        except (MachineryFault, ProtocolError, OSError) as error:
-            _fail(MACHINERY, f"worker: {error}")
-    elif arguments == ["device"]:
-        from stark_worker.device import measured_device
-
-        result = to_json(measured_device())
-    else:
-        _fail(USAGE, "usage: python -m stark_worker judge|device")
+    try:
+        result = to_json(_answer(arguments))
+    except (MachineryFault, ProtocolError, OSError) as error:
+        _fail(MACHINERY, f"worker: {error}")
     with answer:
         print(result, file=answer)
     return 0
+
+
+def _answer(arguments: list[str]) -> EvalReport | DeviceFacts:
+    if arguments == ["judge"]:
+        return judge(sys.stdin.buffer.read())
+    if arguments == ["device"]:
+        return device(Target.CPU)
+    if arguments[:2] == ["device", "--target"] and len(arguments) == 3 and arguments[2] in list(Target):
+        return device(Target(arguments[2]))
+    _fail(USAGE, "usage: python -m stark_worker judge | device [--target cpu|cuda|triton]")
 
 
 def _fail(code: int, sentence: str) -> NoReturn:

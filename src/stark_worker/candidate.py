@@ -9,8 +9,10 @@ from __future__ import annotations
 import ctypes
 import functools
 import importlib.util
+import select
 import socket
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
@@ -18,17 +20,28 @@ from typing import Any, NoReturn
 
 import torch
 
+from stark_worker import cuda
 from stark_worker.channel import Channel
 from stark_worker.logs import describe
-from stark_worker.memory import JOB_FILE, SOURCE_FILE, Arena, Job, Spot, dtype_name, pack, unpack
+from stark_worker.memory import JOB_FILE, SOURCE_FILE, Arena, Job, Spot, dtype_name, host_arena, pack, unpack
 from stark_worker.protocol import Outcome, from_json
+from stark_worker.weights import constructed, copy_weights
+
+SPIN_S = 0.1
+FLUSHES = 4  # a third of a millisecond on a fast card
+NO_MEMORY = ("can't allocate memory", "std::bad_alloc", "CUDA error: out of memory")
 
 
 def main(channel_descriptor: int, arena_descriptor: int) -> NoReturn:
     """Serve the referee until it kills this process."""
     channel = Channel(socket.socket(fileno=channel_descriptor))
-    channel.receive()
-    server = Server(channel, arena_descriptor, Path.cwd())
+    prepare = channel.receive()
+    folder = Path.cwd()
+    job = from_json(Job, (folder / JOB_FILE).read_text(encoding="utf-8"))
+    if job.device == "cpu":
+        server = Server(channel, job, host_arena(arena_descriptor, job.size), Clock(), folder)
+    else:
+        server = Server(channel, job, cuda.open_arena(prepare["handle"], job.size), DeviceClock(), folder)
     channel.send(did="ready")
     server.serve(server.hand_over_only)
     model, weights = server.attempt(Outcome.COMPILE_ERROR, server.load)
@@ -37,63 +50,154 @@ def main(channel_descriptor: int, arena_descriptor: int) -> NoReturn:
     sys.exit()
 
 
+class Clock:
+    """Nothing to wait for and no clock but the referee's: the host computes while it is called."""
+
+    def await_message(self, channel: Channel) -> None: ...
+
+    def start(self, single: bool) -> None: ...
+
+    def stop(self) -> None: ...
+
+    def wait(self) -> None: ...
+
+    def elapsed_ms(self) -> float | None:
+        return None
+
+
+class DeviceClock(Clock):
+    """The device's own clock around what is called. Made before a candidate is loaded, from what torch had then."""
+
+    def __init__(self) -> None:
+        event: Any = torch.cuda.Event
+        begin, end = event(enable_timing=True), event(enable_timing=True)
+        self._begin, self._end = begin.record, end.record
+        self._elapsed: Callable[[], float] = functools.partial(begin.elapsed_time, end)
+        self._synchronize = torch.cuda.synchronize
+        self._flush = cuda.flush_memory().zero_
+
+    def await_message(self, channel: Channel) -> None:
+        """Wait a while without going to sleep: to wake up takes as long as a short kernel, and cores are not scarce."""
+        until = time.perf_counter() + SPIN_S
+        while time.perf_counter() < until and not select.select([channel], [], [], 0)[0]:
+            pass
+
+    def start(self, single: bool) -> None:
+        """Wait until the device works for this process, which takes a while after it has worked for another.
+
+        The device is then kept busy with its cache while a single call is launched, so that what is measured is its
+        work and not the launch, as KernelBench does it. The launch takes longer here, where it comes after a pause, so
+        that one flush is not enough. Of several calls in a row the first alone would gain by it.
+        """
+        self._begin()
+        self._synchronize()
+        for _ in range(FLUSHES if single else 0):
+            self._flush()
+        self._begin()
+
+    def stop(self) -> None:
+        """All work is done when this returns, on whichever stream it was."""
+        self._end()
+        self._synchronize()
+
+    def wait(self) -> None:
+        self._synchronize()
+
+    def elapsed_ms(self) -> float | None:
+        return self._elapsed()
+
+
 class Server:
     """Answers the referee's requests in the order they come."""
 
-    def __init__(self, channel: Channel, arena_descriptor: int, folder: Path) -> None:
-        self.channel = channel
+    def __init__(self, channel: Channel, job: Job, arena: Arena, clock: Clock, folder: Path) -> None:
+        self.channel, self.job, self.arena, self.clock = channel, job, arena, clock
         self.source_file = folder / SOURCE_FILE
-        self.job = from_json(Job, (folder / JOB_FILE).read_text(encoding="utf-8"))
-        self.arena = Arena(arena_descriptor, self.job.size)
-        self.places = self.arena.views(self.job.outputs)
-        self._ready_made = [torch.ones_like(place) for place in self.places]
-        torch.set_num_threads(self.job.threads)
+        self.arguments = [unpack(job.arguments, arena.views(spots)) for spots in job.inputs]
+        self.places = [arena.views(spots) for spots in job.outputs]
+        self._ready_made = [torch.ones_like(place) for place in self.places[0]]
+        torch.set_num_threads(job.threads)
+        cuda.pin_precision()
+        self._pinned = cuda.precision_settings()
 
     def hand_over_only(self, *_: Any) -> Any:
         """What is called before anything is loaded, to learn how long handing over takes by itself."""
         return self._ready_made
 
     def serve(self, model: Callable[..., Any]) -> None:
-        """Answer calls until another request comes: "done" as soon as the result is there, then hand it over."""
-        arguments = unpack(self.job.arguments, self.arena.views(self.job.inputs))
-        while (message := self.channel.receive())["do"] == "call":
-            result = self.attempt(
-                Outcome.RUNTIME_ERROR, functools.partial(forward, model, arguments, int(message["seed"]))
-            )
+        """Answer calls until another request comes: "done" as soon as the results are there, then hand them over."""
+        changed = self.restore_precision()
+        while (message := self.next_request())["do"] == "call":
+            calls = message["calls"]
+            results = self.attempt(Outcome.RUNTIME_ERROR, functools.partial(self.run, model, calls))
             self.channel.send(did="done")
-            hint = self.attempt(Outcome.RUNTIME_ERROR, functools.partial(self.hand_over, result))
-            del result
-            self.channel.send(did="copied", **hint)
+            looks = self.attempt(Outcome.RUNTIME_ERROR, functools.partial(self.hand_over, calls, results))
+            del results
+            changed = self.restore_precision() or changed
+            self.channel.send(did="copied", looks=looks, device_ms=self.clock.elapsed_ms(), changed=changed)
 
-    def hand_over(self, result: Any) -> dict[str, Any]:
-        """Copy the result to where the referee reads it, and say what it looks like."""
+    def next_request(self) -> dict[str, Any]:
+        self.clock.await_message(self.channel)
+        return self.channel.receive()
+
+    def run(self, model: Callable[..., Any], calls: list[tuple[int, int]]) -> list[Any]:
+        """Call the model on one place after another, without a pause."""
+        self.clock.start(single=len(calls) == 1)
+        results = [forward(model, self.arguments[place], seed) for place, seed in calls]
+        self.clock.stop()
+        return results
+
+    def hand_over(self, calls: list[tuple[int, int]], results: list[Any]) -> list[dict[str, Any]]:
+        """Copy the results to where the referee reads them, and say what they look like: all alike, if all is well."""
+        looks: list[dict[str, Any]] = []
+        for (place, _), result in zip(calls, results, strict=True):
+            try:
+                look = self._hand_over(place, result)
+            except RuntimeError:
+                if len(calls) == 1:
+                    raise
+                look = {}  # a later call took this one's memory back, as CUDA graphs do
+            if look not in looks:
+                looks.append(look)
+        self.clock.wait()
+        return looks
+
+    def _hand_over(self, number: int, result: Any) -> dict[str, Any]:
         tensors: list[torch.Tensor] = []
         packed = pack(result, tensors)
         plain = all(type(tensor) in (torch.Tensor, torch.nn.Parameter) for tensor in tensors)
-        spots = self.job.outputs
+        spots = self.job.outputs[number]
         if plain and len(tensors) == len(spots) and all(map(Spot.fits, spots, tensors)):
-            for place, tensor in zip(self.places, tensors, strict=True):
+            for place, tensor in zip(self.places[number], tensors, strict=True):
                 _copy(place, tensor.detach())
-        kinds = [f"{dtype_name(tensor)}{list(tensor.shape)}" for tensor in tensors]
+        kinds = [self._kind(tensor) for tensor in tensors]
         return {"structure": packed, "kinds": kinds, "plain": plain}
 
+    def _kind(self, tensor: torch.Tensor) -> str:
+        elsewhere = f" on {tensor.device.type}" if tensor.device.type != self.job.device else ""
+        return f"{dtype_name(tensor)}{list(tensor.shape)}{elsewhere}"
+
+    def restore_precision(self) -> list[str]:
+        """Undo what the candidate did to the numeric settings of this process, and name it."""
+        settings = cuda.precision_settings()
+        if changed := [name for name, value in settings.items() if value != self._pinned[name]]:
+            cuda.pin_precision()
+        return changed
+
     def load(self) -> tuple[Any, str]:
-        """The candidate's model with the reference's weights, and how these got there: "copied" or "seeded"."""
+        """The candidate's model with the reference's weights, and how these got there."""
         job = self.job
         entry = getattr(import_file("candidate", self.source_file), job.entry, None)
         if entry is None:
             raise AttributeError(f"The source defines no class {job.entry}.")
-        torch.manual_seed(job.construct_seed)
-        model = entry(*unpack(job.construct, self.arena.views(job.construct_tensors)))
-        if job.dtype != "float32":
-            model = model.to(getattr(torch, job.dtype))
-        own = model.state_dict() if isinstance(model, torch.nn.Module) else {}
-        if own.keys() != job.weights.keys() or not all(job.weights[name].fits(own[name]) for name in own):
-            return model, "seeded"
-        with torch.no_grad():
-            for name, weight in own.items():
-                weight.copy_(self.arena.view(job.weights[name]))
-        return model, "copied"
+        # As in KernelBench a model is made on the host, where the generator gives the same weights everywhere.
+        arguments = unpack(job.construct, [view.cpu() for view in self.arena.views(job.construct_tensors)])
+        model = constructed(entry, arguments, job.construct_seed, job.nontrivial)
+        if not isinstance(model, torch.nn.Module):
+            return model, "seed"
+        model = model.to(job.device, getattr(torch, job.dtype) if job.dtype != "float32" else None)
+        given = {name: self.arena.view(spot) for name, spot in job.weights.items()}
+        return model, copy_weights(model.state_dict(), given)
 
     def attempt(self, outcome: Outcome, step: Callable[[], Any]) -> Any:
         """Do a step of the candidate's; whatever it raises is told to the referee and ends this process."""
@@ -106,8 +210,8 @@ class Server:
 
 
 def _copy(place: torch.Tensor, tensor: torch.Tensor) -> None:
-    """Copy on this thread alone: threads of the candidate's own may still be spinning on the other cores."""
-    if place.stride() == tensor.stride():
+    """Copy, on the host by this thread alone: threads of the candidate's may still be spinning on the other cores."""
+    if place.stride() == tensor.stride() and place.is_cpu and tensor.is_cpu:
         ctypes.memmove(place.data_ptr(), tensor.data_ptr(), place.numel() * place.element_size())
     else:
         place.copy_(tensor)
@@ -115,7 +219,8 @@ def _copy(place: torch.Tensor, tensor: torch.Tensor) -> None:
 
 def forward(model: Callable[..., Any], arguments: list[Any], seed: int) -> Any:
     """One call of a model, the reference's or a candidate's."""
-    torch.default_generator.manual_seed(seed)
+    for generator in (torch.default_generator, *torch.cuda.default_generators):
+        generator.manual_seed(seed)
     with torch.no_grad():
         return model(*arguments)
 
@@ -132,5 +237,7 @@ def import_file(name: str, path: Path) -> ModuleType:
 
 
 def _outcome(error: BaseException, log: str, otherwise: Outcome) -> Outcome:
-    no_memory = isinstance(error, MemoryError) or "can't allocate memory" in log or "std::bad_alloc" in log
+    no_memory = isinstance(error, MemoryError | torch.cuda.OutOfMemoryError) or any(sign in log for sign in NO_MEMORY)
+    if type(error).__module__.startswith("triton.compiler"):  # compiles when it is first called
+        otherwise = Outcome.COMPILE_ERROR
     return Outcome.OUT_OF_MEMORY if no_memory else otherwise

@@ -1,21 +1,45 @@
 """Whether what a candidate computed is what the reference computes.
 
 ``verified``: the error against a double-precision reference may be a few times the reference's own rounding error, or
-a small share of the spread of the output, whichever is more. ``kernelbench``: its fixed tolerances.
-Integers and booleans are exact; NaN and infinities have to be where the reference has them.
+a small share of the spread of the output, whichever is more. ``kernelbench``: the fixed tolerances of its version.
+Tolerances that the user sets replace either. Integers and booleans are exact; NaN and infinities, with their signs,
+have to be where the reference has them. Complex numbers are compared as pairs of reals.
+
+Everything works through pieces of a tensor, on the device it lies on, so that comparing outputs that fill the memory
+takes little more of it; results are collected on the device and fetched once.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import torch
 
-from stark_worker.protocol import Precision, Score
+from stark_worker.protocol import EvalRequest, KernelBenchVersion, Precision, Score
 
 OWN_ERRORS = 4.0
 WORST_SHARE = 1e-2  # of the spread: beyond it the reference's own error says nothing but that it is unstable
+PIECES = 256
+PIECE_FEWEST, PIECE_MOST = 2**19, 2**24  # elements; fewer are slow, and this many take some 15 MB
+SHOWN = 5
+
+
+@dataclass(frozen=True)
+class Rules:
+    """What of the tolerances is left to the one who asks; None leaves it to the score."""
+
+    kernelbench_version: KernelBenchVersion = KernelBenchVersion.HEAD
+    atol: float | None = None
+    rtol: float | None = None
+
+    @classmethod
+    def of(cls, request: EvalRequest) -> Rules:
+        return cls(request.kernelbench_version, request.atol, request.rtol)
+
+
+PLAIN = Rules()
 
 
 @dataclass(frozen=True)
@@ -26,8 +50,14 @@ class Tolerance:
     rtol: float
 
 
+def as_real(tensor: torch.Tensor) -> torch.Tensor:
+    """Complex numbers as pairs of reals, anything else as it is."""
+    return torch.view_as_real(tensor.resolve_conj()) if tensor.is_complex() else tensor
+
+
 def all_finite(tensor: torch.Tensor) -> bool:
     """Whether there is no NaN and no infinity; either shows in the smallest or the largest value."""
+    tensor = as_real(tensor)
     if tensor.numel() == 0 or not tensor.is_floating_point():
         return True
     return all(bool(bound.isfinite()) for bound in tensor.aminmax())
@@ -35,56 +65,174 @@ def all_finite(tensor: torch.Tensor) -> bool:
 
 def spread(tensor: torch.Tensor) -> float:
     """The standard deviation of the finite values; 0 where there are fewer than two."""
-    values = tensor if tensor.dtype in (torch.float32, torch.float64) else tensor.float()
-    if not all_finite(values):
+    tensor = as_real(tensor)
+    if tensor.dtype in (torch.float32, torch.float64) and tensor.numel() < 2**31 and all_finite(tensor):
+        return float(tensor.std()) if tensor.numel() > 1 else 0.0
+    count, mean, squares = 0, 0.0, 0.0  # of the pieces so far; squares: summed around the mean
+    for _, piece in _pieces(tensor):
+        values = piece.to(_working_type(piece))
         values = values[values.isfinite()]
-    return float(values.std()) if values.numel() > 1 else 0.0
+        if more := values.numel():
+            variance, there = (float(x) for x in torch.var_mean(values, correction=0))
+            step = there - mean
+            squares += more * variance + step * step * count * more / (count + more)
+            mean += step * more / (count + more)
+            count += more
+    return math.sqrt(squares / (count - 1)) if count > 1 else 0.0
 
 
 def largest_error(got: torch.Tensor, expected: torch.Tensor) -> float:
     """The largest difference between finite values."""
-    if got.numel() == 0:
-        return 0.0
-    return float((got.double() - expected.double()).abs().nan_to_num(0.0, 0.0, 0.0).max())
+    worst = torch.zeros((), dtype=torch.float64, device=expected.device)
+    for mine, theirs in _pairs(as_real(got), as_real(expected)):
+        error = _error(mine, theirs).nan_to_num_(0.0, 0.0, 0.0)
+        worst = torch.maximum(worst, error.max())
+    return float(worst)
 
 
-def tolerance(expected: torch.Tensor, own_error: float, precision: Precision, score: Score) -> Tolerance:
+def same_finite(one: torch.Tensor, other: torch.Tensor) -> bool:
+    """Whether the two are finite at the same places."""
+    if all_finite(one) and all_finite(other):
+        return True
+    return all(torch.equal(a.isfinite(), b.isfinite()) for a, b in _pairs(as_real(one), as_real(other)))
+
+
+def tolerance(
+    expected: torch.Tensor, own_error: float, precision: Precision, score: Score, rules: Rules = PLAIN
+) -> Tolerance:
     """How far from ``expected`` a value may be."""
+    expected = as_real(expected)
     if not expected.is_floating_point():
         return Tolerance(0.0, 0.0)
-    share = 1e-4 if precision is Precision.FP32 else 1e-2
+    loose = precision is not Precision.FP32
     if score is Score.KERNELBENCH:
-        return Tolerance(share, share)
-    width = spread(expected)
-    return Tolerance(max(share * width, min(OWN_ERRORS * own_error, WORST_SHARE * width)), share)
+        loose = loose or rules.kernelbench_version is KernelBenchVersion.V01
+    atol = rtol = 1e-2 if loose else 1e-4
+    if score is Score.VERIFIED and rules.atol is None:
+        width = spread(expected)
+        atol = max(atol * width, min(OWN_ERRORS * own_error, WORST_SHARE * width))
+    return Tolerance(atol if rules.atol is None else rules.atol, rtol if rules.rtol is None else rules.rtol)
 
 
-def mismatch(got: torch.Tensor, expected: torch.Tensor, allowed: Tolerance) -> str | None:
-    """None when the two agree, otherwise a few lines on how they differ."""
-    if expected.is_floating_point():
-        got = got.to(expected.dtype)
-        if got.numel() == 0 or bool((got - expected).abs_().max() <= allowed.atol):  # the common case, and cheap
-            return None
-        wrong = ~torch.isclose(got, expected, rtol=allowed.rtol, atol=allowed.atol, equal_nan=True)
-    else:
-        wrong = got != expected
-    places = wrong.nonzero()
-    return _tell(got, expected, places, allowed) if len(places) else None
+def mismatch(got: torch.Tensor, expected: torch.Tensor, allowed: Tolerance, piece: int | None = None) -> str | None:
+    """None when the two agree, otherwise a few lines on how they differ. ``piece``: how many elements at a time."""
+    got, expected = as_real(got), as_real(expected)
+    if got.shape != expected.shape or got.is_floating_point() != expected.is_floating_point():
+        return f"is {_kind(got)}, expected {_kind(expected)}"
+    if got.numel() == 0 or (expected.is_floating_point() and _all_near(got, expected, allowed.atol, piece)):
+        return None
+    found = _survey(got, expected, allowed, piece)
+    return _tell(found, got, expected, allowed) if found.wrong else None
 
 
-def _tell(got: torch.Tensor, expected: torch.Tensor, places: torch.Tensor, allowed: Tolerance) -> str:
-    share, error = len(places) / got.numel(), largest_error(got, expected)
-    unwritten = int(got.isnan().sum()) if got.is_floating_point() else 0
+@dataclass(frozen=True)
+class _Found:
+    """What is wrong in how many places, and the first of these."""
+
+    wrong: int
+    unwritten: int
+    places: list[list[int]]
+
+
+def _all_near(got: torch.Tensor, expected: torch.Tensor, atol: float, piece: int | None) -> bool:
+    """The common case, and cheap: no error beyond the absolute tolerance. A NaN is never near."""
+    worst = torch.zeros((), dtype=_working_type(expected), device=expected.device)
+    for mine, theirs in _pairs(got, expected, piece):
+        worst = torch.maximum(worst, _error(mine, theirs).max())
+    return bool(worst <= atol)
+
+
+def _survey(got: torch.Tensor, expected: torch.Tensor, allowed: Tolerance, piece: int | None) -> _Found:
+    wrong = torch.zeros((), dtype=torch.int64, device=expected.device)
+    unwritten = torch.zeros_like(wrong)
+    places: list[list[int]] = []
+    dimension, begin = _lengthwise(expected), 0
+    for mine, theirs in _pairs(got, expected, piece):
+        differs = _differs(mine, theirs, allowed)
+        wrong += differs.sum()
+        if mine.is_floating_point():
+            unwritten += mine.isnan().logical_and_(differs).sum()
+        if len(places) < SHOWN:
+            for index in _first(differs, SHOWN - len(places)):
+                index[dimension : dimension + 1] = [place + begin for place in index[dimension : dimension + 1]]
+                places.append(index)
+        begin += mine.shape[dimension] if mine.ndim else 0
+    return _Found(int(wrong), int(unwritten), places)
+
+
+def _first(differs: torch.Tensor, count: int) -> list[list[int]]:
+    """Where it is true; flat, because all the indices of a piece that is wrong throughout would be large."""
+    flat = differs.flatten().nonzero()[:count, 0]
+    indices = torch.unravel_index(flat, differs.shape) if differs.ndim else ()
+    return [[int(part) for part in index] for index in zip(*indices, strict=True)] if indices else [[]] * len(flat)
+
+
+def _differs(got: torch.Tensor, expected: torch.Tensor, allowed: Tolerance) -> torch.Tensor:
+    """True where a value is wrong."""
+    if not expected.is_floating_point():
+        return got != expected
+    near = _error(got, expected) <= expected.to(_working_type(expected)).abs().mul_(allowed.rtol).add_(allowed.atol)
+    near.logical_and_(expected.isfinite())  # next to an infinity everything would be near
+    near.logical_or_(got == expected)
+    return near.logical_or_(got.isnan().logical_and_(expected.isnan())).logical_not_()
+
+
+def _error(got: torch.Tensor, expected: torch.Tensor) -> torch.Tensor:
+    wide = _working_type(expected)
+    error, expected = got.to(wide), expected.to(wide)
+    return (error - expected if error is got else error.sub_(expected)).abs_()
+
+
+def _working_type(tensor: torch.Tensor) -> torch.dtype:
+    narrow = tensor.is_floating_point() and tensor.dtype is not torch.float64
+    return torch.float32 if narrow else torch.float64
+
+
+def _lengthwise(tensor: torch.Tensor) -> int:
+    """The dimension to cut along: the first that gives enough pieces, otherwise the longest."""
+    enough = [dimension for dimension in range(tensor.ndim) if tensor.shape[dimension] >= PIECES]
+    return enough[0] if enough else max(range(tensor.ndim), key=lambda each: tensor.shape[each], default=0)
+
+
+def _pairs(
+    got: torch.Tensor, expected: torch.Tensor, piece: int | None = None
+) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+    """Views of both, piece by piece along one dimension: no stride, and no pair of strides, needs a copy."""
+    for (begin, length), theirs in _pieces(expected, piece):
+        yield (got.narrow(_lengthwise(expected), begin, length) if got.ndim else got), theirs
+
+
+def _pieces(tensor: torch.Tensor, piece: int | None = None) -> Iterator[tuple[tuple[int, int], torch.Tensor]]:
+    if tensor.numel() == 0:
+        return
+    if tensor.ndim == 0:
+        yield (0, 1), tensor
+        return
+    dimension = _lengthwise(tensor)
+    length = tensor.shape[dimension]
+    size = piece or min(max(tensor.numel() // PIECES, PIECE_FEWEST), PIECE_MOST)
+    rows = max(1, size * length // tensor.numel())
+    for begin in range(0, length, rows):
+        count = min(rows, length - begin)
+        yield (begin, count), tensor.narrow(dimension, begin, count)
+
+
+def _tell(found: _Found, got: torch.Tensor, expected: torch.Tensor, allowed: Tolerance) -> str:
+    share, error = found.wrong / got.numel(), largest_error(got, expected)
     lines = [
-        f"{len(places)} of {got.numel()} values ({share:.2%}) are wrong; largest error {error:.6g}"
+        f"{found.wrong} of {got.numel()} values ({share:.2%}) are wrong; largest error {error:.6g}"
         f" (allowed: {allowed.atol:.3g} + {allowed.rtol:.3g} * |expected|)"
     ]
-    if unwritten:
-        lines.append(f"{unwritten} values are NaN or were never written")
-    for place in places[:5].tolist():
+    if found.unwritten:
+        lines.append(f"{found.unwritten} values are NaN or were never written")
+    for place in found.places:
         index = tuple(place)
         lines.append(f"  at {place}: got {_number(got[index])}, expected {_number(expected[index])}")
     return "\n".join(lines)
+
+
+def _kind(tensor: torch.Tensor) -> str:
+    return f"{str(tensor.dtype).removeprefix('torch.')}{list(tensor.shape)}"
 
 
 def _number(value: torch.Tensor) -> str:

@@ -11,29 +11,73 @@ import subprocess
 import time
 from importlib import metadata
 from pathlib import Path
+from typing import Any
 
-from stark_worker.protocol import DeviceFacts
+from stark_worker.protocol import DeviceFacts, Target
 
 COPY_BYTES = 64 * 2**20
+GPU_COPY_BYTES = 2**30
 COPIES = 8
 
 
-def device_facts() -> DeviceFacts:
-    """This machine's processor, memory and tools."""
-    tools = {"python": platform.python_version(), "torch": metadata.version("torch"), "c++": compiler_version()}
+def device_facts(target: Target = Target.CPU) -> DeviceFacts:
+    """What kernels for this target run on."""
+    return _cpu_facts() if target is Target.CPU else _gpu_facts()
+
+
+def measured_device(target: Target = Target.CPU) -> DeviceFacts:
+    """The same with memory bandwidth, which takes a moment to measure."""
+    bandwidth = copy_bandwidth_gb_s() if target is Target.CPU else device_copy_bandwidth_gb_s()
+    return dataclasses.replace(device_facts(target), bandwidth_gb_s=round(bandwidth, 1))
+
+
+def _cpu_facts() -> DeviceFacts:
     return DeviceFacts(
         name=_cpu_name(),
         kind="cpu",
         architecture=platform.machine(),
         memory_gb=round(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30, 1),
         cores=len(os.sched_getaffinity(0)),
-        toolchain={name: version for name, version in tools.items() if version},
+        toolchain=_tools({}),
     )
 
 
-def measured_device() -> DeviceFacts:
-    """The same with memory bandwidth, which takes a moment to measure."""
-    return dataclasses.replace(device_facts(), bandwidth_gb_s=round(copy_bandwidth_gb_s(), 1))
+def _gpu_facts() -> DeviceFacts:
+    import torch  # slow to import, and not needed for the facts of a CPU
+
+    from stark_worker.cuda import nvcc
+
+    card = torch.cuda.get_device_properties(0)
+    shared = getattr(card, "shared_memory_per_block_optin", None) or getattr(card, "shared_memory_per_block", None)
+    compiler = nvcc()
+    tools = {"cuda": torch.version.cuda, "driver": _driver_version(), "triton": _installed("triton")}
+    return DeviceFacts(
+        name=card.name,
+        kind="cuda",
+        architecture=f"sm_{card.major}{card.minor}",
+        memory_gb=round(card.total_memory / 2**30, 1),
+        shared_memory_kb=shared / 1024 if shared else None,
+        cores=card.multi_processor_count,
+        toolchain=_tools(tools | {"nvcc": _said([compiler, "--version"], r"release ([\d.]+)") if compiler else None}),
+    )
+
+
+def _tools(others: dict[str, str | None]) -> dict[str, str]:
+    tools = {"python": platform.python_version(), "torch": _installed("torch"), "c++": compiler_version()} | others
+    return {name: version for name, version in tools.items() if version}
+
+
+def _installed(package: str) -> str | None:
+    with contextlib.suppress(metadata.PackageNotFoundError):
+        return metadata.version(package)
+    return None
+
+
+def _driver_version() -> str | None:
+    with contextlib.suppress(OSError):
+        if found := re.search(r"\b(\d{3}\.[\d.]+)\b", Path("/proc/driver/nvidia/version").read_text()):
+            return found[1]
+    return _said(["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"], r"([\d.]+)")
 
 
 def copy_bandwidth_gb_s() -> float:
@@ -50,11 +94,34 @@ def copy_bandwidth_gb_s() -> float:
     return 2 * COPY_BYTES / min(times) / 1e9
 
 
+def device_copy_bandwidth_gb_s() -> float:
+    """The same of copies within a GPU's own memory."""
+    import torch
+
+    here, there = (torch.zeros(GPU_COPY_BYTES, dtype=torch.uint8, device="cuda") for _ in range(2))
+    event: Any = torch.cuda.Event
+    begin, end = event(enable_timing=True), event(enable_timing=True)
+    times: list[float] = []
+    for _ in range(COPIES):
+        begin.record()
+        here.copy_(there)
+        end.record()
+        end.synchronize()
+        times.append(begin.elapsed_time(end) / 1e3)
+    return 2 * GPU_COPY_BYTES / min(times) / 1e9
+
+
 def compiler_version() -> str | None:
     """The first line a C++ compiler says about itself."""
+    return _said([os.environ.get("CXX", "g++"), "--version"], r"(.+)")
+
+
+def _said(command: list[str], pattern: str) -> str | None:
+    """What a program answers, as far as it matters."""
     with contextlib.suppress(OSError, subprocess.SubprocessError):
-        command = [os.environ.get("CXX", "g++"), "--version"]
-        return subprocess.run(command, capture_output=True, text=True, check=True, timeout=20).stdout.splitlines()[0]
+        answer = subprocess.run(command, capture_output=True, text=True, check=True, timeout=20).stdout
+        if found := re.search(pattern, answer):
+            return found[1]
     return None
 
 

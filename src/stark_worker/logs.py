@@ -8,8 +8,12 @@ from pathlib import Path
 
 LOG_CHARACTERS = 4_000
 
-_ERROR = re.compile(r"^\S+( |: )(fatal )?error:|undefined reference|cannot find -l")
-_SHOWN_SOURCE = re.compile(r"^\s*\d*\s*\|")
+ERRORS = 10
+
+_ERROR = re.compile(r"^\S+( |: )(fatal )?error\s*:|undefined reference|cannot find -l")
+_SHOWN_SOURCE = re.compile(r"^\s*\d*\s*\||^ {4,}\S|^ *\^$")  # as g++ and as nvcc show it
+_SOURCE_FILE = re.compile(r"(?:(?<=\s)|^)(?:/\S*/)?(main\.cpp|cuda\.cu)([:(])(\d+)")
+_GENERATED = re.compile(r"\bstark_light::")
 
 
 def cut(text: str, limit: int = LOG_CHARACTERS) -> str:
@@ -36,12 +40,29 @@ def compiler_errors(text: str) -> str:
     Warnings, notes and the command line only hide the cause, and late errors mostly follow from the first.
     """
     found: list[str] = []
-    keep = False
+    keep, errors = False, 0
     for line in text.splitlines():
-        keep = bool(_ERROR.search(line)) or (keep and bool(_SHOWN_SOURCE.match(line)))
-        if keep:
+        error = bool(_ERROR.search(line))
+        errors += error
+        keep = error or (keep and bool(_SHOWN_SOURCE.match(line)))
+        if keep and errors <= ERRORS:
             found.append(line)
     return "\n".join(found)[:LOG_CHARACTERS]
+
+
+def messages(errors: str) -> str:
+    """Of compiler errors what the compiler says, without the lines it shows."""
+    return "\n".join(line for line in errors.splitlines() if _ERROR.search(line))
+
+
+def in_candidate_lines(text: str, shifts: dict[str, int]) -> str:
+    """Compiler output with the candidate's own line numbers; ``shifts`` are the lines put before its files."""
+
+    def own(found: re.Match[str]) -> str:
+        file, border, line = found.groups()
+        return f"{file}{border}{max(int(line) - shifts.get(file, 0), 1)}"
+
+    return _GENERATED.sub("at::", _SOURCE_FILE.sub(own, text))
 
 
 def _message(error: BaseException) -> str:

@@ -1,7 +1,8 @@
 """The arena: memory that the referee owns and the candidate's process transforms.
 
-It holds weights, the inputs of the current call and its outputs, and nothing else: expected outputs and later inputs
-never lie in it. Values that are not tensors travel beside it as JSON.
+It holds weights, the inputs of the current calls and their outputs, and nothing else: expected outputs and later inputs
+never lie in it. Inputs and outputs have several places each, so that calls in a row find other values at other
+addresses. Values that are not tensors travel beside it as JSON.
 """
 
 from __future__ import annotations
@@ -41,15 +42,17 @@ class Job:
     """What the candidate's process is told before it loads anything; ``construct`` and ``arguments`` are packed."""
 
     entry: str
+    device: str
     dtype: str
     threads: int
     construct_seed: int
+    nontrivial: bool
     construct: str
     construct_tensors: tuple[Spot, ...]
     weights: dict[str, Spot]
     arguments: str
-    inputs: tuple[Spot, ...]
-    outputs: tuple[Spot, ...]
+    inputs: tuple[tuple[Spot, ...], ...]
+    outputs: tuple[tuple[Spot, ...], ...]
     size: int
 
 
@@ -74,29 +77,61 @@ class Layout:
 
 
 class Arena:
-    """A mapping of the shared file."""
+    """Memory that two processes see, as tensors; where it lies, on the host or on a device, is all the same here."""
 
-    def __init__(self, descriptor: int, size: int) -> None:
-        self._map = mmap.mmap(descriptor, size)
+    def __init__(self, memory: torch.Tensor) -> None:
+        self._memory = memory
 
     def view(self, spot: Spot) -> torch.Tensor:
         """The tensor at a place."""
-        dtype = getattr(torch, spot.dtype)
-        count = torch.Size(spot.shape).numel()
-        if count == 0:
-            return torch.empty(spot.shape, dtype=dtype)
-        return torch.frombuffer(self._map, dtype=dtype, count=count, offset=spot.offset).as_strided(
-            spot.shape, spot.stride
-        )
+        dtype: torch.dtype = getattr(torch, spot.dtype)
+        size = torch.Size(spot.shape).numel() * dtype.itemsize
+        if size == 0:
+            return torch.empty(spot.shape, dtype=dtype, device=self._memory.device)
+        return self._memory[spot.offset : spot.offset + size].view(dtype).as_strided(spot.shape, spot.stride)
 
     def views(self, spots: Sequence[Spot]) -> list[torch.Tensor]:
         return [self.view(spot) for spot in spots]
 
 
-def fix_size(descriptor: int, size: int) -> None:
-    """Give the file its size for good: a file that shrank under the referee would kill it."""
-    os.ftruncate(descriptor, size)
-    fcntl.fcntl(descriptor, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL)
+def host_arena(descriptor: int, size: int) -> Arena:
+    """The arena in a shared file."""
+    return Arena(torch.frombuffer(mmap.mmap(descriptor, size), dtype=torch.uint8))
+
+
+class HostMemory:
+    """The referee's side of an arena in a file. Its size is for good: one that shrank would kill the referee."""
+
+    handle = ""  # the file is inherited
+
+    def __init__(self, descriptor: int, size: int) -> None:
+        os.ftruncate(descriptor, size)
+        fcntl.fcntl(descriptor, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL)
+        self.arena = host_arena(descriptor, size)
+
+    def wait(self) -> None:
+        """Until what was written can be read by the other process: at once."""
+
+    def settle(self) -> None:
+        """The last thing before a call."""
+
+
+def spoil(view: torch.Tensor) -> None:
+    """Overwrite an output, so that nothing of an earlier call can pass for a result."""
+    if view.is_floating_point() or view.is_complex():
+        view.fill_(float("nan"))
+    elif view.dtype is torch.bool:
+        view.logical_not_()
+    else:
+        view.fill_(torch.iinfo(view.dtype).min)
+
+
+def same_bits(one: torch.Tensor, other: torch.Tensor) -> bool:
+    """Whether two tensors of one kind hold the same bits; NaN is equal to itself here."""
+    if one.dtype is torch.complex128:
+        one, other = torch.view_as_real(one), torch.view_as_real(other)
+    whole = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}[one.element_size()]
+    return torch.equal(one.view(whole), other.view(whole))
 
 
 def pack(value: Any, tensors: list[torch.Tensor]) -> str:

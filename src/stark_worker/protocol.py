@@ -9,6 +9,7 @@ import dataclasses
 import enum
 import functools
 import json
+import math
 import statistics
 import types
 import typing
@@ -55,6 +56,13 @@ class Score(enum.StrEnum):
     KERNELBENCH = "kernelbench"
 
 
+class KernelBenchVersion(enum.StrEnum):
+    """Whose tolerances the score ``kernelbench`` means: the first release, which papers compare by, or the newest."""
+
+    V01 = "v0.1"
+    HEAD = "HEAD"
+
+
 @dataclass(frozen=True)
 class Limits:
     """Deadlines of one evaluation; what exceeds one is the candidate's fault and has the outcome ``timeout``."""
@@ -68,7 +76,7 @@ class EvalRequest:
     """One candidate to judge against one task.
 
     ``entry`` is the class to load from ``candidate_source``: ``ModelNew``, or ``Model`` for the root of a tree,
-    whose candidate is the task itself.
+    whose candidate is the task itself. ``atol`` and ``rtol`` take the place of the score's own tolerances.
     """
 
     task_source: str
@@ -79,6 +87,15 @@ class EvalRequest:
     score: Score = Score.VERIFIED
     limits: Limits = Limits()
     version: int = PROTOCOL_VERSION
+    kernelbench_version: KernelBenchVersion = KernelBenchVersion.HEAD
+    atol: float | None = None
+    rtol: float | None = None
+
+    def __post_init__(self) -> None:
+        for name in ("atol", "rtol"):
+            value = getattr(self, name)
+            if value is not None and not 0.0 <= value < math.inf:
+                raise ProtocolError(f"{name} has to be a number from 0 on, not {value}")
 
 
 @dataclass(frozen=True)

@@ -1,11 +1,18 @@
-"""The trusted side's own copy of the task: draws inputs from secret seeds and computes what should come out."""
+"""The trusted side's own copy of the task: draws inputs and computes what should come out.
+
+Models stay in train mode, as in KernelBench, and the generator is seeded alike before every call, so that dropout draws
+the same mask on both sides. Batch norm in train mode normalises by the batch: its running statistics advance with every
+call on either side, start alike, and reach no output. A task whose outputs do depend on earlier calls cannot be judged;
+``admission.admit`` says so.
+"""
 
 from __future__ import annotations
 
 import copy
-import os
 import random
+import re
 from collections.abc import Callable, Iterator
+from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
@@ -13,13 +20,26 @@ from typing import Any, TypeVar
 import torch
 
 from stark_worker.candidate import forward, import_file
-from stark_worker.compare import WORST_SHARE, all_finite, largest_error, spread
+from stark_worker.compare import (
+    PLAIN,
+    WORST_SHARE,
+    Rules,
+    Tolerance,
+    all_finite,
+    largest_error,
+    same_finite,
+    spread,
+    tolerance,
+)
+from stark_worker.draws import KERNELBENCH_SEED, OTHERS, Change, changes, kernelbench_seeds, secret_seed
 from stark_worker.memory import pack, structure, unpack
-from stark_worker.protocol import Precision
+from stark_worker.protocol import Precision, Score
+from stark_worker.weights import constructed
 
 DTYPES = {Precision.FP32: torch.float32, Precision.BF16: torch.bfloat16, Precision.FP16: torch.float16}
+OWN = "the task's own distribution"
+DOUBLES = 3  # inputs, outputs and what lies between them, each at most this many times in double precision
 
-Change = Callable[[torch.Tensor], torch.Tensor]
 Result = TypeVar("Result")
 
 
@@ -29,132 +49,188 @@ class TaskFault(Exception):
 
 @dataclass(frozen=True)
 class Case:
-    """Inputs nobody has seen before, and what the reference makes of them."""
+    """Inputs nobody has seen before, what the reference makes of them, and how far from it each output may be."""
 
     name: str
     seed: int
     inputs: list[torch.Tensor]
     expected: list[torch.Tensor]
-
-
-def secret_seed() -> int:
-    return int.from_bytes(os.urandom(4), "little")
+    allowed: tuple[Tolerance, ...] = ()
 
 
 class Reference:
-    """The model of a task under one random initialisation."""
+    """The model of a task under one random initialisation; for the score ``kernelbench``, under its public seed."""
 
-    def __init__(self, source: str, precision: Precision, folder: Path) -> None:
-        self.dtype = DTYPES[precision]
+    def __init__(
+        self,
+        source: str,
+        precision: Precision,
+        folder: Path,
+        device: str | torch.device = "cpu",
+        score: Score = Score.VERIFIED,
+        rules: Rules = PLAIN,
+    ) -> None:
+        self.precision, self.score, self.rules = precision, score, rules
+        self.device, self.dtype = torch.device(device), DTYPES[precision]
+        self._public = score is Score.KERNELBENCH
+        self.construct_seed = KERNELBENCH_SEED if self._public else secret_seed()
+        self.nontrivial = not self._public  # what both sides tell ``constructed``
         path = folder / "task.py"
         path.write_text(source, encoding="utf-8")
         self._module = _of_task("The file", lambda: import_file("task", path))
         self.construct_tensors: list[torch.Tensor] = []
-        construct = _of_task("get_init_inputs()", lambda: list(self._module.get_init_inputs()))
-        self.construct = _of_task("get_init_inputs()", lambda: pack(construct, self.construct_tensors))
-        self.construct_seed = secret_seed()
-        torch.manual_seed(self.construct_seed)
-        self.model = _of_task("Model", lambda: self._module.Model(*construct).to(self.dtype))
-        self._exact = self._double()
-        self.own_errors: list[float] = []
+        self.construct = self._construct_arguments()
+        self.own_errors: list[float] = []  # on the task's own distribution
         self.outputs: list[torch.Tensor] = []  # without data: what forward() returns, by kind
         self.arguments = ""
         self.structure = ""
-        first = self.draw("the task's own distribution")
-        assert first is not None
-        self.first = first
+        self.first = self._begin()
+        if self.nontrivial and not all(map(all_finite, self.first.expected)):
+            self.nontrivial = False  # random values may have led where the task is undefined
+            self.first = self._begin()
 
     @property
     def exact(self) -> bool:
         """Whether expected outputs could be had in double precision so far."""
         return self._exact is not None
 
-    def draw(self, name: str, change: Change | None = None, exact: bool = True) -> Case | None:
-        """One case; None when a change of the inputs led to where the reference is undefined."""
-        seed = secret_seed()
-        inputs = self._inputs(seed, change)
+    @property
+    def weights(self) -> dict[str, torch.Tensor]:
+        """What is copied into a candidate. In KernelBench nothing is: there weights agree by seed and order alone."""
+        return {} if self._public else dict(self.model.state_dict())
+
+    def draw(self, name: str, change: Change | None = None, exact: bool = True, seed: int | None = None) -> Case | None:
+        """One case; None when a change of the inputs led to where the reference is undefined.
+
+        With a seed that is given the inputs come from the processor's generator, the same on every device.
+        """
+        on_cpu, seed = seed is not None, secret_seed() if seed is None else seed
+        inputs = self._inputs(seed, change, on_cpu)
         try:
-            outputs = self._run(self.model, inputs, seed)
+            outputs = self.run(self.model, inputs, seed)
         except TaskFault:
             if change is None:
                 raise
             return None
         if change is not None and not all(map(all_finite, outputs)):
             return None
+        expected, errors = self._sharpen(inputs, outputs, seed) if exact else (outputs, self.own_errors)
         if not self.outputs:
             self.outputs = [output.to("meta") for output in outputs]
-            self.own_errors = [0.0] * len(outputs)
-        return Case(name, seed, inputs, self._sharpen(inputs, outputs, seed) if exact else outputs)
+            self.own_errors = errors
+        allowed = tuple(map(self._tolerance, expected, errors))
+        return Case(name, seed, inputs, expected, allowed)
+
+    def _tolerance(self, expected: torch.Tensor, own_error: float) -> Tolerance:
+        return tolerance(expected, own_error, self.precision, self.score, self.rules)
 
     def cases(self) -> Iterator[Case]:
-        """The cases a candidate has to get right before it is timed: own distribution and several others."""
-        yield self.first
-        for name, change in _changes():
-            yield self.draw(name, change) or self._own()
-        yield self._own()
+        """The cases a candidate has to get right before it is timed.
+
+        Verified: the task's own distribution and some others, a random choice in random order. KernelBench: its trials.
+        """
+        if self._public:
+            yield self.first
+            yield from (self._own(seed=seed) for seed in kernelbench_seeds()[1:])
+            return
+        others = filter(None, (self.draw(name, change) for name, change in changes()))
+        own = random.SystemRandom().randrange(OTHERS + 1)
+        for place in range(OTHERS + 1):
+            yield self.first if place == own else next(others, None) or self._own()
 
     def timed_case(self) -> Case:
         """A fresh case for one timed call, with expected outputs in the task's own precision.
 
-        Rescaling makes the values new even where ``get_inputs`` is not random.
+        Rescaling makes the values new even where ``get_inputs`` is not random; KernelBench changes no distribution.
         """
+        if self._public:
+            return self._own(exact=False)
         scale = random.SystemRandom().uniform(0.9, 1.0)
         return self.draw("a timed call", lambda x: x * scale, exact=False) or self._own(exact=False)
 
-    def _own(self, exact: bool = True) -> Case:
-        case = self.draw("the task's own distribution", None, exact)
-        assert case is not None
-        return case
-
-    def _inputs(self, seed: int, change: Change | None) -> list[torch.Tensor]:
-        torch.manual_seed(seed)
-        tensors: list[torch.Tensor] = []
-        given = _of_task("get_inputs()", lambda: list(self._module.get_inputs()))
-        packed = _of_task("get_inputs()", lambda: pack(given, tensors))
-        if packed != (self.arguments or packed):
-            raise TaskFault("get_inputs() returns other arguments from call to call; they have to stay the same.")
-        self.arguments = packed
-        return [self._changed(tensor.detach(), change) for tensor in tensors]
-
-    def _changed(self, tensor: torch.Tensor, change: Change | None) -> torch.Tensor:
-        if not tensor.is_floating_point():
-            return tensor
-        return (change(tensor) if change else tensor).to(self.dtype)
-
-    def _run(self, model: Any, inputs: list[torch.Tensor], seed: int) -> list[torch.Tensor]:
+    def run(self, model: Any, inputs: list[torch.Tensor], seed: int) -> list[torch.Tensor]:
+        """The outputs of one call of this model or of another that should do the same."""
         arguments = unpack(self.arguments, [tensor.clone() for tensor in inputs])  # a forward may work in place
         result = _of_task("forward()", lambda: forward(model, arguments, seed))
         outputs: list[torch.Tensor] = []
         packed = structure(_of_task("forward()", lambda: pack(result, outputs)))
         if not outputs or '{"value"' in packed.replace('{"value": null}', ""):
             raise TaskFault("forward() has to return tensors, alone or in tuples, lists or dicts.")
-        if any(output.is_complex() or output.layout != torch.strided for output in outputs):
-            raise TaskFault("forward() returns complex or sparse tensors, which cannot be judged yet.")
+        if any(output.layout != torch.strided for output in outputs):
+            raise TaskFault("forward() returns sparse tensors, which cannot be judged; return them dense.")
         self.structure = self.structure or packed
-        return outputs
+        return [output.resolve_conj().resolve_neg() for output in outputs]
 
-    def _sharpen(self, inputs: list[torch.Tensor], outputs: list[torch.Tensor], seed: int) -> list[torch.Tensor]:
-        """Expected outputs in double precision where that is the same computation, the given ones otherwise."""
-        if self._exact is None:
-            return outputs
-        doubles = [tensor.double() if tensor.is_floating_point() else tensor for tensor in inputs]
-        try:
-            exact = self._run(self._exact, doubles, seed)
-        except TaskFault:  # a forward that insists on its own precision
+    def _begin(self) -> Case:
+        self.model = _of_task("Model", self._model)
+        self._exact = None if self._public else self._double()
+        return self._own(seed=kernelbench_seeds()[0] if self._public else None)
+
+    def _own(self, exact: bool = True, seed: int | None = None) -> Case:
+        case = self.draw(OWN, None, exact, seed)
+        assert case is not None
+        return case
+
+    def _construct_arguments(self) -> str:
+        """Packed, their tensors apart; a model is made on the host and moved."""
+        torch.manual_seed(self.construct_seed)
+        given = _of_task("get_init_inputs()", lambda: list(self._module.get_init_inputs()))
+        tensors: list[torch.Tensor] = []
+        packed = _of_task("get_init_inputs()", lambda: pack(given, tensors))
+        self.construct_tensors = [tensor.detach().cpu() for tensor in tensors]
+        return packed
+
+    def _model(self) -> Any:
+        arguments = unpack(self.construct, self.construct_tensors)
+        model = constructed(self._module.Model, arguments, self.construct_seed, self.nontrivial)
+        return model.to(self.device, self.dtype)
+
+    def _inputs(self, seed: int, change: Change | None, on_cpu: bool) -> list[torch.Tensor]:
+        torch.manual_seed(seed)
+        tensors: list[torch.Tensor] = []
+        with nullcontext() if on_cpu else self.device:
+            given = _of_task("get_inputs()", lambda: list(self._module.get_inputs()))
+        packed = _of_task("get_inputs()", lambda: pack(given, tensors))
+        if packed != (self.arguments or packed):
+            raise TaskFault("get_inputs() returns other arguments from call to call; they have to stay the same.")
+        self.arguments = packed
+        return [self._changed(tensor.detach().to(self.device), change) for tensor in tensors]
+
+    def _changed(self, tensor: torch.Tensor, change: Change | None) -> torch.Tensor:
+        if not tensor.is_floating_point():
+            return tensor
+        return (change(tensor) if change else tensor).to(self.dtype)
+
+    def _sharpen(
+        self, inputs: list[torch.Tensor], outputs: list[torch.Tensor], seed: int
+    ) -> tuple[list[torch.Tensor], list[float]]:
+        """Outputs in double precision where that fits and is the same computation, and how far the given ones are."""
+        exact = self._in_double(inputs, outputs, seed) or outputs
+        better = [self._better(own, other) for own, other in zip(outputs, exact, strict=True)]
+        return [output for output, _ in better], [error for _, error in better]
+
+    def _in_double(
+        self, inputs: list[torch.Tensor], outputs: list[torch.Tensor], seed: int
+    ) -> list[torch.Tensor] | None:
+        if self._exact is not None:
+            if DOUBLES * 8 * sum(tensor.numel() for tensor in (*inputs, *outputs)) <= free_bytes(self.device):
+                try:
+                    return self.run(self._exact, [_doubled(tensor) for tensor in inputs], seed)
+                except TaskFault:  # a forward that insists on its own precision, or has no room for another
+                    pass
             self._exact = None
-            return outputs
-        return [self._better(number, own, exact[number]) for number, own in enumerate(outputs)]
+        return None
 
-    def _better(self, number: int, own: torch.Tensor, exact: torch.Tensor) -> torch.Tensor:
-        if not own.is_floating_point() or own.shape != exact.shape:
-            return own
+    def _better(self, own: torch.Tensor, exact: torch.Tensor) -> tuple[torch.Tensor, float]:
+        inexact = own.is_floating_point() or own.is_complex()
+        if own is exact or not inexact or own.shape != exact.shape or own.is_complex() != exact.is_complex():
+            return own, 0.0
         error = largest_error(own, exact)
         # Far apart, the two did not compute the same: a dropout mask, for one, differs with the precision.
         limit = WORST_SHARE if self.dtype is torch.float32 else 10 * WORST_SHARE
-        if error > limit * spread(own) or not torch.equal(own.isfinite(), exact.isfinite()):
-            return own
-        self.own_errors[number] = max(self.own_errors[number], error)
-        return exact
+        if error > limit * spread(own) or not same_finite(own, exact):
+            return own, 0.0
+        return exact, error
 
     def _double(self) -> Any:
         try:
@@ -163,16 +239,22 @@ class Reference:
             return None
 
 
-def _changes() -> list[tuple[str, Change]]:
-    """What is done to the task's own inputs, with amounts nobody can foresee."""
-    draw = random.SystemRandom()
-    large, small, shift = draw.uniform(2.0, 6.0), draw.uniform(0.05, 0.3), draw.uniform(0.5, 2.0)
-    return [
-        (f"inputs scaled by {large:.3g}", lambda x: x * large),
-        (f"inputs scaled by {small:.3g}", lambda x: x * small),
-        (f"inputs shifted by {shift:.3g}", lambda x: x + shift),
-        ("inputs negated", lambda x: -x),
-    ]
+def free_bytes(device: torch.device) -> int:
+    """How much memory of the device nobody uses."""
+    if device.type == "cuda":
+        return (
+            torch.cuda.mem_get_info(device)[0]
+            + torch.cuda.memory_reserved(device)
+            - torch.cuda.memory_allocated(device)
+        )
+    found = re.search(r"^MemAvailable:\s*(\d+) kB$", Path("/proc/meminfo").read_text(), re.MULTILINE)
+    return int(found[1]) * 1024 if found else 0
+
+
+def _doubled(tensor: torch.Tensor) -> torch.Tensor:
+    if tensor.is_complex():
+        return tensor.to(torch.complex128)
+    return tensor.double() if tensor.is_floating_point() else tensor
 
 
 def _of_task(part: str, step: Callable[[], Result]) -> Result:

@@ -28,6 +28,8 @@ ISOLATION = "weak: a process of its own with limits"
 MEMORY_BYTES = 16 * 2**30
 OUTPUT_BYTES = 64 * 1024
 INHERITED = ("PATH", "LANG", "LC_ALL", "TZ", "CC", "CXX", "LD_LIBRARY_PATH", "LIBRARY_PATH", "CPATH")
+INHERITED_FOR_GPU = ("CUDA_HOME", "CUDA_PATH", "CUDA_VISIBLE_DEVICES", "TORCH_CUDA_ARCH_LIST")
+FOLDERS = ("HOME", "TMPDIR", "TORCH_EXTENSIONS_DIR", "XDG_CACHE_HOME", "TRITON_CACHE_DIR", "CUDA_CACHE_PATH")
 START_S = 120.0
 END_S = 10.0
 DEATH_S = 2.0
@@ -35,8 +37,8 @@ DEATH_S = 2.0
 _PR_SET_PDEATHSIG, _PR_SET_DUMPABLE, _PR_SET_CHILD_SUBREAPER = 1, 4, 36
 _PACKAGES = str(Path(__file__).resolve().parent.parent)
 _BOOT = (
-    "import sys; sys.path.insert(0, sys.argv[1]); from stark_worker.sandbox import confine; confine(int(sys.argv[2]));"
-    " from stark_worker.candidate import main; main(int(sys.argv[3]), int(sys.argv[4]))"
+    "import sys; sys.path.insert(0, sys.argv[1]); from stark_worker.sandbox import confine; "
+    "confine(*map(int, sys.argv[2:4])); from stark_worker.candidate import main; main(*map(int, sys.argv[4:6]))"
 )
 
 
@@ -147,7 +149,7 @@ class _Output(threading.Thread):
 
 
 @contextlib.contextmanager
-def candidate_process() -> Iterator[Candidate]:
+def candidate_process(gpu: bool = False) -> Iterator[Candidate]:
     """Start the process that will load the candidate; in the end nothing of it is left, neither process nor file."""
     prctl(_PR_SET_CHILD_SUBREAPER, 1)  # whatever a candidate forks comes back to us when its parent dies
     prctl(_PR_SET_DUMPABLE, 0)  # another process of the same user cannot read our memory
@@ -155,15 +157,17 @@ def candidate_process() -> Iterator[Candidate]:
     here, there = Channel.pair()
     with tempfile.TemporaryDirectory(prefix="stark-candidate-", ignore_cleanup_errors=True) as folder:
         try:
-            yield Candidate(_spawn(Path(folder), there, arena), here, arena, Path(folder))
+            yield Candidate(_spawn(Path(folder), there, arena, gpu), here, arena, Path(folder))
         finally:
             kill_descendants()
             here.close()
             os.close(arena)
 
 
-def _spawn(folder: Path, channel: Channel, arena: int) -> subprocess.Popen[bytes]:
-    numbers = [str(number) for number in (os.getpid(), channel.fileno(), arena)]
+def _spawn(folder: Path, channel: Channel, arena: int, gpu: bool) -> subprocess.Popen[bytes]:
+    # CUDA reserves addresses for all memory there is, so that a limit of these would stop it from starting.
+    memory = resource.RLIM_INFINITY if gpu else MEMORY_BYTES
+    numbers = [str(number) for number in (os.getpid(), memory, channel.fileno(), arena)]
     try:
         return subprocess.Popen(
             [sys.executable, "-I", "-B", "-c", _BOOT, _PACKAGES, *numbers],
@@ -181,9 +185,9 @@ def _spawn(folder: Path, channel: Channel, arena: int) -> subprocess.Popen[bytes
 
 def environment(folder: Path) -> dict[str, str]:
     """What a candidate sees of the environment: tools and language, its own folder, the thread count."""
-    kept = {name: os.environ[name] for name in INHERITED if name in os.environ}
+    kept = {name: os.environ[name] for name in INHERITED + INHERITED_FOR_GPU if name in os.environ}
     path = [str(Path(sys.executable).parent), kept.get("PATH", os.defpath)]
-    own = {name: str(folder) for name in ("HOME", "TMPDIR", "TORCH_EXTENSIONS_DIR", "XDG_CACHE_HOME")}
+    own = {name: str(folder) for name in FOLDERS}
     return kept | own | {"PATH": os.pathsep.join(path), "OMP_NUM_THREADS": str(threads())}
 
 
@@ -192,13 +196,13 @@ def threads() -> int:
     return len(os.sched_getaffinity(0))
 
 
-def confine(parent: int) -> None:
+def confine(parent: int, memory: int) -> None:
     """Called in the candidate's process before anything else: it dies with its parent and has limits."""
     prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent:
         os._exit(1)
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    resource.setrlimit(resource.RLIMIT_AS, (MEMORY_BYTES, MEMORY_BYTES))
+    resource.setrlimit(resource.RLIMIT_AS, (memory, memory))
 
 
 def end_with_parent() -> None:

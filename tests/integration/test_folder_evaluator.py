@@ -122,5 +122,5 @@ def test_no_worker_is_said_plainly(tmp_path):
 
 
 def test_a_folder_has_to_be_named():
-    with pytest.raises(UsageError, match="evaluation.folder"):
+    with pytest.raises(UsageError, match=r"evaluation\.folder"):
         FolderEvaluator(EvaluationSettings())

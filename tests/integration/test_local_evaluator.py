@@ -6,12 +6,13 @@ import asyncio
 import sys
 import time
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
-from test_worker import running
 
 from conformance.evaluator import RIGHT, evaluate
-from stark.errors import EvaluatorError, TaskError, UsageError
+from integration.test_worker import running
+from stark.errors import EvaluatorError, TaskError
 from stark.evaluation import local, open_evaluator
 from stark.settings import EvaluationSettings
 from stark_worker.protocol import Outcome, Target
@@ -77,9 +78,19 @@ def test_a_worker_that_hangs_is_ended_and_not_tried_again(tmp_path, monkeypatch)
     monkeypatch.setattr(local, "SLACK_S", -149.5)
     starts = pretend_worker(tmp_path, monkeypatch, "exec sleep 6420.75")
     with pytest.raises(EvaluatorError, match="no answer within"):
-        asyncio.run(evaluate(open_evaluator(EvaluationSettings()), RIGHT))
-    assert starts() == 1
+        asyncio.run(evaluate(open_evaluator(EvaluationSettings()), replace(RIGHT, entry="Model")))
+    (report,) = asyncio.run(evaluate(open_evaluator(EvaluationSettings()), RIGHT))
+    assert report.outcome is Outcome.TIMEOUT  # the reference was in time, so it is the candidate
+    assert starts() == 2
     assert not running("sleep", "6420.75")
+
+
+def test_a_worker_that_is_killed_every_time_is_the_candidates_doing(tmp_path, monkeypatch):
+    starts = pretend_worker(tmp_path, monkeypatch, "kill -9 $$")
+    (report,) = asyncio.run(evaluate(open_evaluator(EvaluationSettings()), RIGHT))
+    assert (report.outcome, starts()) == (Outcome.CRASH, 3)
+    with pytest.raises(EvaluatorError, match="no fault of the candidate"):
+        asyncio.run(evaluate(open_evaluator(EvaluationSettings()), replace(RIGHT, entry="Model")))
 
 
 def test_an_answer_that_is_no_report_is_told(tmp_path, monkeypatch):
@@ -95,9 +106,34 @@ def test_a_broken_task_is_not_retried(tmp_path, monkeypatch):
     assert starts() == 1
 
 
-def test_other_targets_are_refused_at_once():
-    with pytest.raises(UsageError, match="cpu target only"):
-        enter(target=Target.CUDA)
+@pytest.mark.skipif(Path("/dev/nvidia0").exists(), reason="this machine has a GPU")
+def test_a_gpu_target_on_a_machine_without_a_gpu_says_what_is_missing():
+    async def ask():
+        async with open_evaluator(EvaluationSettings(target=Target.CUDA)) as evaluator:
+            await evaluator.device()
+
+    with pytest.raises(EvaluatorError, match=r"no fault of the candidate: .*GPU"):
+        asyncio.run(ask())
+
+
+def test_every_visible_gpu_is_a_lane(monkeypatch):
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,2,5")
+    assert open_evaluator(EvaluationSettings(target=Target.TRITON)).slots == 3
+    assert open_evaluator(EvaluationSettings(target=Target.CPU)).slots == 1
+
+
+def test_an_unhealthy_gpu_is_not_used_again(tmp_path, monkeypatch):
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,1")
+    script = f'echo $CUDA_VISIBLE_DEVICES >> {tmp_path}/used; echo "worker: GPU unhealthy: sticky" >&2; exit 3'
+    pretend_worker(tmp_path, monkeypatch, script)
+
+    async def ask():
+        evaluator = open_evaluator(EvaluationSettings(target=Target.CUDA, retries=3))
+        with pytest.raises(EvaluatorError, match="sticky"):
+            await evaluator.device()
+
+    asyncio.run(ask())
+    assert (tmp_path / "used").read_text().split() == ["0", "1", "1", "1"]
 
 
 def test_missing_torch_is_told_with_the_remedy(monkeypatch):

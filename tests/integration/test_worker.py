@@ -10,8 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from conformance.evaluator import BROKEN_TASK, KERNEL, REFERENCE, RIGHT
-from stark_worker.protocol import DeviceFacts, EvalReport, EvalRequest, Outcome, Target, from_json, to_json
+from conformance.evaluator import BROKEN_TASK, KERNEL, REFERENCE, RIGHT, TASK
+from stark_worker.protocol import DeviceFacts, EvalReport, EvalRequest, Outcome, Score, Target, from_json, to_json
+
+without_gpu = pytest.mark.skipif(Path("/proc/driver/nvidia").exists(), reason="this machine has a GPU")
 
 HEAD = """
 import ctypes, os, stat, sys, time
@@ -85,6 +87,7 @@ RULES = {
         forward("y = self.right(x); y.detach = lambda: (time.sleep(0.01), y)[1]; return y"),
         "late_work",
     ),
+    "works in place": (forward("y = self.right(x); x.add_(1); return y"), "changed_inputs"),
 }
 
 FORKER = """
@@ -201,14 +204,34 @@ def get_init_inputs():
     assert report.outcome is Outcome.OK, report.log
 
 
+def test_a_candidate_may_work_in_place_where_the_reference_does():
+    task = TASK.replace("return torch.relu(x * 2.0 + self.bias)", "return x.mul_(2.0).add_(self.bias).relu_()")
+    report = judge(EvalRequest(task, task, "Model", limits=RIGHT.limits))
+    assert report.outcome is Outcome.OK, report.log
+
+
+def test_the_rules_of_kernelbench_can_be_asked_for():
+    report = judge(replace(REFERENCE, score=Score.KERNELBENCH))
+    assert report.outcome is Outcome.OK, report.log
+    assert report.checks["weights"] == "by seed and order"
+
+
+def test_numeric_settings_are_pinned_and_changes_are_noted():
+    source = at_import("torch.backends.fp32_precision = 'tf32'; torch.backends.cuda.matmul.fp32_precision = 'tf32'")
+    report = judge_source(source)
+    assert report.outcome is Outcome.OK, report.log
+    assert "cuda.matmul.fp32_precision" in report.checks["precision"]
+    assert "precision" not in judge(REFERENCE).checks
+
+
 @pytest.mark.parametrize(
     ("request_text", "code", "sentence"),
     [
         (to_json(BROKEN_TASK), 4, "task: get_inputs() fails: ZeroDivisionError: division by zero"),
-        (to_json(replace(RIGHT, target=Target.TRITON)), 3, "cpu target only"),
+        pytest.param(to_json(replace(RIGHT, target=Target.TRITON)), 3, "needs a CUDA GPU", marks=without_gpu),
         ("{}", 3, "EvalRequest"),
     ],
-    ids=["broken task", "other target", "no request"],
+    ids=["broken task", "target of another machine", "no request"],
 )
 def test_a_fault_that_is_not_the_candidates_is_no_report(request_text, code, sentence):
     done = work("judge", request_text)

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
 
 import pytest
 from hypothesis import assume, given
@@ -254,3 +255,190 @@ def test_the_class_name_and_the_task_functions_are_no_change():
     assert outside_share(PARENT, scaffold, child.replace("x + 1", "x + 2")) == 0
     with_import = child.replace("x + 1", "os.x").replace("import torch\n", "import torch\nimport os\n")
     assert outside_share(PARENT, scaffold, with_import) == pytest.approx(1 / 3)
+
+
+def holding(body: str, prefix: str) -> str:
+    return f'n = 4\nsource = {prefix}"""\nint first;\n{body}"""\n'
+
+
+def with_region(source: str) -> str:
+    return f"# {BEGIN}\nm = 7\n# {END}\n{source}"
+
+
+@pytest.mark.parametrize(
+    ("prefix", "parent", "scaffold"),
+    [
+        pytest.param("f", "#define N {n // 2}\n", "#define N {n // 64}\n", id="placeholder"),
+        pytest.param(
+            "rf", "int x = {n // 2}; int y = 1;\n", "int x = {n // 2}; int y = 777;\n", id="after-placeholder"
+        ),
+        pytest.param("f", "int x;\n", "int x;\n// {n} rows\n", id="placeholder-in-comment"),
+        pytest.param("f", "int x;\n", f"int x;\n// {{n}} {BEGIN}\n// {END}\n", id="placeholder-by-marker"),
+        pytest.param("f", "int x = {n:{n}}; // 1\n", "int x = {n:{n}}; // 2\n", id="nested-placeholder"),
+        pytest.param("", "int f() {\n", "int f() {\n// faster\\n return 2;\n", id="escaped-line-end"),
+        pytest.param("", "int f() {\n", "int f() { /* \\x2a/ return 2; /* */\n", id="escaped-delimiter"),
+        pytest.param(
+            "", 's = "\\\\"see http://x\\\\""; y = 1;\n', 's = "\\\\"see http://x\\\\""; y = 2;\n', id="escaped-quote"
+        ),
+        pytest.param("r", "#define F(x)\n", "#define F (x)\n", id="macro-with-blank"),
+        pytest.param("r", "#define F(x)\n", f"#define F/* {BEGIN} *//* {END} */(x)\n", id="macro-with-comment"),
+        pytest.param("r", "#define N 4\nint y;\n", "#define N 4 int y;\n", id="directive-without-end"),
+        pytest.param("r", "#define N 4 int y;\n", "#define N 4\nint y;\n", id="directive-with-end"),
+        pytest.param("r", "x; /* c */ #y\n", "x;\n/* c */ #y\n", id="directive-after-comment"),
+        pytest.param("r", "x = a;\n", "x = a // 2\n;\n", id="division"),
+        pytest.param("r", "int x;\n", "int x;\n/* a *\\\n/ evil(); /* b */\n", id="spliced-delimiter"),
+        pytest.param("r", "int x;\nint y;\n", "int x;\n// why \\\nint y;\n", id="spliced-comment"),
+        pytest.param("r", "int x;\n", "int x;\n// why ??/\nint y;\n", id="trigraph"),
+        pytest.param("r", "x = 'abcde;//' + 1;\n", "x = 'abcde;//' + 2;\n", id="long-character"),
+        pytest.param("r", 'char* s = R"x(a\n// 1\n)x";\n', 'char* s = R"x(a\n// 2\n)x";\n', id="raw-string"),
+        pytest.param("r", "ab;\n", "a b;\n", id="split-name"),
+        pytest.param("r", "a+b;\n", "a+ +b;\n", id="operator"),
+        pytest.param("r", "int x;", f"int x;\n// {BEGIN}\n// {END}", id="line-comment-before-the-quotes"),
+    ],
+)
+def test_changed_cpp_is_refused(prefix, parent, scaffold):
+    source = "m = 7\n" + holding(parent, prefix)
+    assert violations(with_region(holding(parent, prefix)), source) == ()
+    assert violations(with_region(holding(scaffold, prefix)), source) != ()
+
+
+@pytest.mark.parametrize(
+    ("parent", "scaffold"),
+    [
+        pytest.param('code = """\nx = m // 2\n"""\n', 'code = """\nx = m // 3\n"""\n', id="division"),
+        pytest.param('code = """\nx = (m\n// 2)\n"""\n', 'code = """\nx = (m\n// 3)\n"""\n', id="division-on-its-line"),
+        pytest.param('c = """\nif m:\n  a()\n  b()\n"""\n', 'c = """\nif m:\n  a()\nb()\n"""\n', id="indentation"),
+        pytest.param('c = """\ndef f(m):\n  a();\n"""\n', 'c = """\ndef f(m):\n  a();\n// 2\n"""\n', id="added-line"),
+        pytest.param("x = 1 \\\n+ 2\n", "x = 1 \\\n# why\n+ 2\n", id="continued-line"),
+        pytest.param('c = "#define N " r"""4;\n"""\n', 'c = "#define N " r"""\n4;\n"""\n', id="joined-before"),
+        pytest.param('c = r"""int a""" + "b;"\n', 'c = r"""int a\n""" + "b;"\n', id="joined-after"),
+    ],
+)
+def test_changed_python_is_refused(parent, scaffold):
+    assert violations(with_region(parent), "m = 7\n" + parent) == ()
+    assert violations(with_region(scaffold), "m = 7\n" + parent) != ()
+
+
+@pytest.mark.parametrize(
+    ("parent", "scaffold"),
+    [
+        pytest.param('r"""void f() {\n}\n"""', f'r"""\n// {BEGIN}\nvoid f() {{\n// {END}\n}}\n"""', id="first-line"),
+        pytest.param('r"""void f();\n"""', f'r"""// {BEGIN}\nvoid f();\n// {END}\n"""', id="at-the-quotes"),
+        pytest.param('r"""#define N 4\n"""', f'r"""\n// {BEGIN}\n#define N 4\n// {END}\n"""', id="first-directive"),
+        pytest.param('r"""\nint x;"""', f'r"""\n// {BEGIN}\nint x;\n// {END}\n"""', id="last-line"),
+        pytest.param('r"""\nint x;"""', f'r"""\n/* {BEGIN} */\nint x;\n/* {END} */"""', id="last-line-at-the-quotes"),
+        pytest.param(
+            'r"""\n#define F(x) \\\n    f(x); \\\n    g(x)\nint y;\n"""',
+            f'r"""\n#define F(x) \\\n    /* {BEGIN} */ \\\n    /* why */ \\\n'
+            f'    f(x); \\\n    /* {END} */ \\\n    g(x)\nint y;\n"""',
+            id="macro",
+        ),
+        pytest.param(
+            '"""\n#define F(x) \\\\\n    f(x); \\\\\n    g(x)\nint y;\n"""',
+            f'"""\n#define F(x) \\\\\n    /* {BEGIN} */ \\\\\n    f(x); \\\\\n'
+            f'    /* {END} */ \\\\\n    g(x)\nint y;\n"""',
+            id="macro-in-a-string-that-is-not-raw",
+        ),
+        pytest.param(
+            'r"""\nint x = a + b;\n"""',
+            f'r"""\n// {BEGIN}\nint x = a /* {END}\n   here {BEGIN} */ + b;\n// {END}\n"""',
+            id="added-block-within-a-statement",
+        ),
+        pytest.param(
+            'r"""\nint x = a /* one\n two */ + b;\n"""',
+            f'r"""\n// {BEGIN}\nint x = a /* one\n two */ + b;\n// {END}\n"""',
+            id="block-within-a-statement",
+        ),
+        pytest.param(
+            '"""\nprintf("%d\\\\n", x);\n"""',
+            f'"""\n// {BEGIN}\nprintf("%d\\\\n", x);  // say less\n// {END}\n"""',
+            id="advice-at-the-end-of-a-line",
+        ),
+        pytest.param(
+            'f"""\n#define N {n // 2}\nvoid f() {{ }}\n"""',
+            f'f"""\n#define N {{n // 2}}\n// {BEGIN}\n// why\nvoid f() {{{{ }}}}\n/* {END} */\n"""',
+            id="f-string",
+        ),
+    ],
+)
+def test_a_marker_on_a_line_of_its_own_is_grounded(parent, scaffold):
+    assert violations(f"source = {scaffold}\n", f"source = {parent}\n") == ()
+
+
+@pytest.mark.timeout(20)
+@pytest.mark.parametrize("count", [500, 2000])
+def test_many_regions_are_refused_at_once(count):
+    body = f"/* {BEGIN} */\nint x;\n/* {END} */\n" * count
+    assert violations(f'source = r"""\n{body}"""\n', 'source = r"""\n' + "int x;\n" * count + '"""\n') == (
+        "There are more than 100 markers; mark only the code that the advice is about.",
+    )
+
+
+@pytest.mark.timeout(20)
+@pytest.mark.parametrize(
+    "source",
+    [
+        "<<<IMPROVE " * 60_000 + "END>>>" * 60_000,
+        f"# {BEGIN}\n" * 40_000,
+        "# " * 500_000 + BEGIN,
+        "/" * 1_000_000 + BEGIN + " x",
+        f"{BEGIN} " * 40_000 + "x",
+        f"x {BEGIN} " * 40_000,
+        "<<<" + " " * 1_000_000 + BEGIN,
+    ],
+)
+def test_no_marker_survives_in_a_long_source(source):
+    assert BEGIN not in remove_markers(source)
+    assert END not in remove_markers(source)
+
+
+@pytest.mark.timeout(20)
+@pytest.mark.parametrize(
+    ("parent", "child"),
+    [
+        ("x\n" * 10_000, "x\n" * 5_000 + "y\n"),
+        ("x\ny\n" * 2_000, "x\nz\n" * 2_000),
+        ("".join(f"a{n}\n" * (1 + n % 2) for n in range(9_000)), "".join(f"a{n}\nb\n" for n in range(9_000))),
+        ("x\n" * 500_000, "y\n" * 500_000),
+    ],
+)
+def test_the_share_of_long_sources_is_not_worked_out(parent, child):
+    scaffold = f"# {BEGIN}\nx\n# {END}\n" + parent[2:]
+    assert outside_share("y\n" + parent, scaffold, child) is None
+
+
+def test_a_long_source_with_one_changed_line_has_a_share():
+    lines = [f"x{number % 9} = 0" for number in range(3_000)]
+    child = [*lines[:2_000], "fresh = 1", *lines[2_001:]]
+    assert outside_share("\n".join(lines), anchored(lines, 1_990, 2_010), "\n".join(child)) == 0
+    assert outside_share("\n".join(lines), anchored(lines, 10, 20), "\n".join(child)) == 1
+
+
+@pytest.mark.timeout(20)
+@pytest.mark.parametrize(
+    "unit", ["/*", "/**/", "//\n", 'R"(', 'R"a(b" ', "'", ";", "x ", "\\", "\\\n", "/", "#a\n", "{", "{x}", "??/", "\n"]
+)
+def test_strings_of_any_kind_are_read_in_time(unit):
+    count = 3_900 if "\n" in unit else 49_000 // len(unit)
+    source = f'source = rf"""\n;{unit * count}\n"""\n'
+    assert violations(with_region(source), "m = 7\n" + source) == ()
+    assert violations(with_region(source * 25), source) != ()
+
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
+
+
+@pytest.mark.parametrize(
+    ("scaffold", "parent"),
+    [
+        ("01-plan.md", "../../tasks/gated_activation.py"),
+        ("04-plan.md", "03-debug.md"),
+        ("06-plan.md", "05-code.md"),
+    ],
+)
+def test_the_plans_of_the_example_are_grounded(scaffold, parent):
+    folder = EXAMPLES / "conversations" / "first-run"
+    texts = [(folder / name).read_text(encoding="utf-8") for name in (scaffold, parent)]
+    blocks = [re.search(r"```python\n(.*?)^```", text, re.DOTALL | re.MULTILINE) for text in texts]
+    sources = [block[1] if block else text for block, text in zip(blocks, texts, strict=True)]
+    assert violations(*sources) == ()

@@ -12,6 +12,7 @@ from stark_worker.protocol import (
     DeviceFacts,
     EvalReport,
     EvalRequest,
+    KernelBenchVersion,
     Limits,
     Outcome,
     Precision,
@@ -34,6 +35,9 @@ requests = st.builds(
     precision=st.sampled_from(Precision),
     score=st.sampled_from(Score),
     limits=st.builds(Limits, seconds, seconds),
+    kernelbench_version=st.sampled_from(KernelBenchVersion),
+    atol=st.none() | st.floats(0.0, 1e6),
+    rtol=st.none() | st.floats(0.0, 1.0),
 )
 devices = st.builds(DeviceFacts, texts, texts, memory_gb=st.none() | seconds, toolchain=st.dictionaries(texts, texts))
 timings = st.builds(Timing, st.lists(seconds, min_size=1, max_size=5).map(tuple))
@@ -75,6 +79,21 @@ def test_a_report_comes_back_as_it_was(report):
 def test_anything_else_is_refused(text):
     with pytest.raises(ProtocolError):
         from_json(EvalReport, text)
+
+
+def test_a_request_of_before_there_were_tolerances_is_still_read():
+    request = EvalRequest("task", "candidate")
+    data = json.loads(to_json(request))
+    for name in ("kernelbench_version", "atol", "rtol"):
+        del data[name]
+    assert from_json(EvalRequest, json.dumps(data)) == request
+
+
+@pytest.mark.parametrize("field", ["atol", "rtol"])
+@pytest.mark.parametrize("value", ["-1e-3", "NaN", "Infinity", '"wide"'])
+def test_a_tolerance_that_is_none_is_refused(field, value):
+    with pytest.raises(ProtocolError, match=field):
+        from_json(EvalRequest, f'{{"task_source": "", "candidate_source": "", "{field}": {value}}}')
 
 
 def test_not_a_number_cannot_be_sent():

@@ -1,7 +1,8 @@
-"""Judges candidates on this machine: one worker process per evaluation, one evaluation at a time.
+"""Judges candidates on this machine: one worker process per evaluation, one evaluation at a time per device.
 
-Timing needs the machine for itself, so there is one lane. The worker gets no secrets, a folder of its own and a
-deadline, and ends with everything it started, also when the evaluation is cancelled.
+Timing needs its device for itself, so each GPU is a lane, and so is the CPU. A GPU that is left unhealthy is not used
+again. The worker gets no secrets, a folder of its own and a deadline, and ends with everything it started, also when
+the evaluation is cancelled.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import importlib.util
+import logging
 import os
 import shutil
 import signal
@@ -19,7 +21,7 @@ from types import TracebackType
 from typing import Self
 
 import stark_worker
-from stark.errors import EvaluatorError, TaskError, UsageError
+from stark.errors import EvaluatorError, TaskError
 from stark.settings import EvaluationSettings
 from stark_worker.protocol import (
     DeviceFacts,
@@ -36,7 +38,10 @@ SLACK_S = 120.0  # for starting, for the reference, and for cleaning up
 DEVICE_S = 120.0
 GRACE_S = 15.0
 TASK_FAULT = 4  # exit code of a worker whose task does not work by itself
-INHERITED = ("HOME", "LANG", "LC_ALL", "TZ", "CC", "CXX", "LD_LIBRARY_PATH", "LIBRARY_PATH", "CPATH")
+UNHEALTHY = "GPU unhealthy"  # what a worker says of a device that failed its health check
+INHERITED = ("HOME", "LANG", "LC_ALL", "TZ", "CC", "CXX", "LD_LIBRARY_PATH", "LIBRARY_PATH", "CPATH", "CUDA_HOME")
+
+log = logging.getLogger(__name__)
 
 
 class WorkerSilent(EvaluatorError):
@@ -54,11 +59,13 @@ class WorkerFault(Exception):
 class LocalEvaluator:
     """Evaluates in worker processes on this machine."""
 
-    slots = 1
-
     def __init__(self, settings: EvaluationSettings) -> None:
         self._settings = settings
-        self._lane = asyncio.Semaphore(1)
+        self._lanes = asyncio.Queue[str]()
+        for lane in lanes(settings.target):
+            self._lanes.put_nowait(lane)
+        self.slots = max(1, self._lanes.qsize())
+        self._healthy = self.slots
         self._device: DeviceFacts | None = None
 
     async def __aenter__(self) -> Self:
@@ -74,7 +81,8 @@ class LocalEvaluator:
         """This machine, asked once."""
         if self._device is None:
             try:
-                self._device = from_json(DeviceFacts, await self._ask("device", "", DEVICE_S))
+                command = f"device --target {self._settings.target}"
+                self._device = from_json(DeviceFacts, await self._ask(command, "", DEVICE_S))
             except WorkerFault as fault:
                 raise _no_fault_of_the_candidate(fault) from fault
         return self._device
@@ -101,13 +109,36 @@ class LocalEvaluator:
 
     async def _ask(self, command: str, text: str, deadline_s: float) -> bytes:
         fault = WorkerFault()
-        async with self._lane:
-            for _ in range(self._settings.retries + 1):
-                try:
-                    return await run_worker(command, text.encode(), deadline_s)
-                except WorkerFault as error:
-                    fault = error
+        for _ in range(self._settings.retries + 1):
+            lane, failed = await self._lanes.get(), None
+            try:
+                return await run_worker(command, text.encode(), deadline_s, lane)
+            except WorkerFault as error:
+                fault = failed = error
+            finally:
+                self._give_back(lane, failed)
         raise fault
+
+    def _give_back(self, lane: str, fault: WorkerFault | None) -> None:
+        """Make a lane free again, unless its GPU was left unhealthy and another one is there to go on with."""
+        if fault is not None and UNHEALTHY in str(fault) and self._healthy > 1:
+            self._healthy -= 1
+            log.warning("GPU %s is unhealthy and is not used any more: %s", lane, fault)
+        else:
+            self._lanes.put_nowait(lane)
+
+
+def lanes(target: Target) -> list[str]:
+    """The devices candidates can be timed on beside each other: the CPU is one, and each visible GPU."""
+    if target is Target.CPU:
+        return ["cpu"]
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+    found = (
+        visible.split(",")
+        if visible
+        else [path.name.removeprefix("nvidia") for path in Path("/dev").glob("nvidia[0-9]*")]
+    )
+    return sorted(device for device in found if device) or ["0"]
 
 
 def _no_fault_of_the_candidate(fault: WorkerFault) -> EvaluatorError:
@@ -124,10 +155,6 @@ def check_machine(target: Target) -> None:
             "Kernels can be evaluated on Linux only.",
             "Run on Linux, or use the folder evaluator, which has them judged on another machine.",
         )
-    if target is not Target.CPU:
-        raise UsageError(
-            f"This version evaluates kernels for the cpu target only, not {target}.", "Set evaluation.target to cpu."
-        )
     if importlib.util.find_spec("torch") is None:
         raise EvaluatorError(
             "PyTorch is not installed, and evaluating on this machine needs it.",
@@ -141,17 +168,17 @@ def check_machine(target: Target) -> None:
             raise EvaluatorError(f"{tool} was not found, and compiling kernels for the cpu needs it.", remedy)
 
 
-async def run_worker(command: str, text: bytes, deadline_s: float) -> bytes:
+async def run_worker(command: str, text: bytes, deadline_s: float, lane: str) -> bytes:
     """One worker from start to end; what it wrote to standard output."""
     with tempfile.TemporaryDirectory(prefix="stark-worker-", ignore_cleanup_errors=True) as folder:
         worker = await asyncio.create_subprocess_exec(
             sys.executable,
-            *("-m", "stark_worker", command),
+            *("-m", "stark_worker", *command.split()),
             stdin=asyncio.subprocess.PIPE,
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.PIPE,
             cwd=folder,
-            env=environment(folder),
+            env=environment(folder) | ({} if lane == "cpu" else {"CUDA_VISIBLE_DEVICES": lane}),
             start_new_session=True,
         )
         try:

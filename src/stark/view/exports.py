@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import json
+import shutil
+import tempfile
+import zipapp
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+import stark_worker
 from stark.errors import UsageError
 from stark.interfaces import Call, RunRecord
 from stark.tree import ROOT_ID, Node, Role, Tree
@@ -32,6 +36,27 @@ def write_training_data(path: Path, nodes: Sequence[Node], calls: Sequence[Call]
     lines = [json.dumps(line, ensure_ascii=False) for line in _training_lines(nodes, calls, role)]
     write_text(path, "".join(f"{line}\n" for line in lines))
     return len(lines)
+
+
+def write_worker(path: Path) -> None:
+    """The worker package as one file that python runs."""
+    package = Path(stark_worker.__file__).parent
+    with tempfile.TemporaryDirectory() as folder:
+        shutil.copytree(package, Path(folder) / package.name, ignore=shutil.ignore_patterns("__pycache__"))
+        (Path(folder) / "__main__.py").write_text(_PACKED_MAIN, encoding="utf-8")
+        try:
+            zipapp.create_archive(folder, path)
+        except OSError as error:
+            raise UsageError(f"{path} cannot be written: {error.strerror}.", "Choose another file.") from error
+
+
+_PACKED_MAIN = """\
+import sys
+
+from stark_worker.__main__ import main
+
+sys.exit(main(sys.argv[1:]))
+"""
 
 
 def write_text(path: Path, text: str) -> None:

@@ -93,6 +93,20 @@ def show_result(result: Result, folder: Path) -> None:
     console.print(Text(f"Go on:            stark resume {folder}{MORE.get(result.reason, '')}"))
 
 
+class Baselines:
+    """Tells each baseline as it is measured, compared with the first."""
+
+    def __init__(self) -> None:
+        self._first_ms: float | None = None
+
+    def __call__(self, name: str, report: EvalReport) -> None:
+        if self._first_ms is None and report.timing is not None:
+            self._first_ms = report.timing.median_ms
+        console.print(
+            Text.assemble(f"{name:<28}", _verdict(Node(1, ROOT_ID, Role.GIVEN, None, report), self._first_ms))
+        )
+
+
 def show_verdict(report: EvalReport, reference: EvalReport, as_json: bool) -> None:
     """What the evaluator found out about one candidate."""
     if as_json:

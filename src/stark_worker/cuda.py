@@ -1,0 +1,169 @@
+"""The GPU: memory shared by two processes, numeric settings, and whether the device still works.
+
+The arena of a GPU is one allocation of the driver's, not a block of torch's caching allocator: an exported handle opens
+the whole allocation to the other process, and nothing but the arena may be in it.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import importlib.util
+import os
+import shutil
+import threading
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from stark_worker.memory import Arena
+from stark_worker.protocol import Target
+from stark_worker.sandbox import MachineryFault
+
+HEALTH_S = 30.0
+FLUSH_BYTES = 2**28
+_LAZY_PEER_ACCESS = 1
+
+
+class _Handle(ctypes.Structure):
+    _fields_ = (("bytes", ctypes.c_byte * 64),)
+
+
+class _Block:
+    """Device memory by address, in the form in which torch takes over somebody else's."""
+
+    def __init__(self, address: int, size: int) -> None:
+        self.__cuda_array_interface__ = {
+            "data": (address, False),
+            "shape": (size,),
+            "typestr": "|u1",
+            "strides": None,
+            "version": 3,
+        }
+
+
+class DeviceMemory:
+    """The referee's side of an arena on the GPU, which lives as long as the process, and the handle that opens it."""
+
+    def __init__(self, size: int) -> None:
+        address, handle = ctypes.c_uint64(), _Handle()
+        _driver("cuMemAlloc_v2", ctypes.byref(address), ctypes.c_size_t(size))
+        _driver("cuIpcGetMemHandle", ctypes.byref(handle), address)
+        self.arena, self.handle = _arena(address, size), bytes(handle).hex()
+        self._flush = flush_memory()
+
+    def wait(self) -> None:
+        """Until what was written can be read by the other process."""
+        torch.cuda.synchronize()
+
+    def settle(self) -> None:
+        """The last thing before a call: nothing useful is left in the device's cache, and nothing is under way."""
+        self._flush.zero_()
+        torch.cuda.synchronize()
+
+
+def flush_memory() -> torch.Tensor:
+    """Memory to write so that nothing else is left in the device's cache."""
+    return torch.empty(max(2 * _cache_bytes(), FLUSH_BYTES), dtype=torch.uint8, device="cuda")
+
+
+def cached_share(size: int) -> str:
+    """Whether calls on one place of an arena after another find anything in the cache, in words."""
+    within = "which may stay in" if size < 2 * _cache_bytes() else "more than twice"
+    return f"its calls go over {size / 2**20:.1f} MB, {within} the cache of {_cache_bytes() / 2**20:.0f} MB"
+
+
+def free_bytes() -> int:
+    """How much of the device's memory nobody has taken."""
+    return int(torch.cuda.mem_get_info()[0])
+
+
+def _cache_bytes() -> int:
+    return int(torch.cuda.get_device_properties(0).L2_cache_size)
+
+
+def open_arena(handle: str, size: int) -> Arena:
+    """Another process's arena."""
+    address = ctypes.c_uint64()
+    opened = _Handle.from_buffer_copy(bytes.fromhex(handle))
+    _driver("cuIpcOpenMemHandle_v2", ctypes.byref(address), opened, ctypes.c_uint(_LAZY_PEER_ACCESS))
+    return _arena(address, size)
+
+
+def _arena(address: ctypes.c_uint64, size: int) -> Arena:
+    return Arena(torch.as_tensor(_Block(address.value, size), device="cuda"))
+
+
+def _driver(function: str, *arguments: Any) -> None:
+    """Call the driver library in the context that torch uses."""
+    torch.zeros(1, device="cuda")  # makes torch's context, and makes it the current one
+    library = ctypes.CDLL("libcuda.so.1")
+    if code := library[function](*arguments):
+        text = ctypes.c_char_p()
+        library.cuGetErrorString(code, ctypes.byref(text))
+        raise MachineryFault(f"{function} failed: {(text.value or b'unknown error').decode()} ({code})")
+
+
+def missing(target: Target) -> str | None:
+    """What this machine lacks for a target, in a sentence; None when it has everything."""
+    if target is Target.CPU:
+        return None
+    if not torch.cuda.is_available():
+        return f"The target {target} needs a CUDA GPU that torch can use, and torch {torch.__version__} sees none."
+    if target is Target.CUDA and nvcc() is None:
+        return "The target cuda needs the compiler nvcc, and it is neither on the PATH nor under CUDA_HOME."
+    if target is Target.TRITON and importlib.util.find_spec("triton") is None:
+        return "The target triton needs the package triton, and it is not installed beside torch."
+    return None
+
+
+def nvcc() -> str | None:
+    """Where the CUDA compiler is, by the rules by which torch looks for it."""
+    homes = [os.environ.get("CUDA_HOME"), os.environ.get("CUDA_PATH")]
+    found = [str(path) for home in homes if home and (path := Path(home, "bin", "nvcc")).exists()]
+    usual = Path("/usr/local/cuda/bin/nvcc")
+    return next(iter(found), None) or shutil.which("nvcc") or (str(usual) if usual.exists() else None)
+
+
+def pin_precision() -> None:
+    """Plain fp32 arithmetic, whatever the defaults of this version of torch are."""
+    if hasattr(torch.backends, "fp32_precision"):
+        torch.backends.fp32_precision = "none"  # the newer switch above all; the older ones below then decide
+    torch.set_float32_matmul_precision("highest")
+    torch.backends.cuda.matmul.allow_tf32 = False
+    torch.backends.cudnn.allow_tf32 = False
+
+
+def precision_settings() -> dict[str, object]:
+    """The settings that decide how exactly fp32 is computed, under the names by which torch has them.
+
+    Where the newer names exist only those are read: torch refuses the older ones once both kinds have been used.
+    """
+    newer = hasattr(torch.backends, "fp32_precision")
+    last = "fp32_precision" if newer else "allow_tf32"
+    names = ["cuda.matmul", "cudnn.conv", "cudnn.rnn", "mkldnn.matmul"] if newer else ["cuda.matmul", "cudnn"]
+    settings: dict[str, object] = {}
+    for name in names:
+        part: Any = torch.backends
+        for step in name.split("."):
+            part = getattr(part, step)
+        settings[f"{name}.{last}"] = getattr(part, last)
+    return settings
+
+
+def check_health() -> None:
+    """Run a small computation on the device; a device that fails it, or never answers, judges nobody any more."""
+    seen: list[str] = []
+    worker = threading.Thread(target=_compute, args=(seen,), daemon=True)
+    worker.start()
+    worker.join(HEALTH_S)
+    if seen != ["fine"]:
+        raise MachineryFault(f"GPU unhealthy: {seen[0] if seen else f'no answer within {HEALTH_S:.0f} s'}.")
+
+
+def _compute(seen: list[str]) -> None:
+    try:
+        total = int(torch.arange(4096, device="cuda").sum())
+        seen.append("fine" if total == 4095 * 2048 else f"a sum is {total}, which is wrong")
+    except RuntimeError as error:
+        seen.append(str(error).splitlines()[0])

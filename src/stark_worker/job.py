@@ -1,0 +1,50 @@
+"""What the referee tells the candidate's process before that loads anything, and where everything lies in the arena."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+from stark_worker import cuda
+from stark_worker.memory import JOB_FILE, SOURCE_FILE, Job, Layout
+from stark_worker.protocol import EvalRequest, to_json
+from stark_worker.reference import Reference
+from stark_worker.sandbox import threads
+
+BURST_MOST, BURST_BYTES = 64, 2**32
+
+
+def write_job(request: EvalRequest, reference: Reference, folder: Path, device: str) -> Job:
+    """Lay out the arena and put into the candidate's folder what its process needs to know."""
+    layout = Layout()
+    job = Job(
+        entry=request.entry,
+        device=device,
+        dtype=str(reference.dtype).removeprefix("torch."),
+        threads=threads(),
+        construct_seed=reference.construct_seed,
+        nontrivial=reference.nontrivial,
+        construct=reference.construct,
+        construct_tensors=layout.place_all(reference.construct_tensors),
+        weights={name: layout.place(weight) for name, weight in reference.weights.items()},
+        arguments=reference.arguments,
+        inputs=(layout.place_all(reference.first.inputs),),
+        outputs=(layout.place_all(reference.outputs),),
+        size=layout.size,  # last, when all places are known
+    )
+    if device != "cpu":
+        job = with_more_places(job, reference, layout)
+    (folder / JOB_FILE).write_text(to_json(job), encoding="utf-8")
+    (folder / SOURCE_FILE).write_text(request.candidate_source, encoding="utf-8")
+    return job
+
+
+def with_more_places(job: Job, reference: Reference, layout: Layout) -> Job:
+    """Room for several calls in a row, each with inputs and outputs of its own; none where these are huge."""
+    one = layout.size - job.inputs[0][0].offset if job.inputs[0] else layout.size
+    more = min(min(BURST_BYTES, cuda.free_bytes() // 8) // one, BURST_MOST) - 1
+    inputs, outputs = list(job.inputs), list(job.outputs)
+    for _ in range(more):
+        inputs.append(layout.place_all(reference.first.inputs))
+        outputs.append(layout.place_all(reference.outputs))
+    return replace(job, inputs=tuple(inputs), outputs=tuple(outputs), size=layout.size)

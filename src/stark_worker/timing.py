@@ -1,0 +1,107 @@
+"""What the clocks say, and whether to believe it.
+
+The referee's clock sees every call from the outside and cannot be reached by a candidate. On a GPU the device's events
+are taken as well, by the candidate's process: they are finer, so they are reported where the referee's clock confirms
+them. A short kernel drowns in the handshake, so many are called in a row between two looks at the referee's clock, and
+that clock alone is reported.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from stark_worker.protocol import Outcome
+from stark_worker.sandbox import Failure
+
+SHORT_MS = 0.2
+AGREEMENT, LEAST_JITTER_MS = 0.1, 0.05
+LOADED_MS = 0.3  # the most by which a handshake may take longer once a candidate is loaded
+LATE_FACTOR = 5.0
+LATE_MS, LATE_DEVICE_MS = 2.0, 0.3
+
+
+@dataclass(frozen=True)
+class Sample:
+    """What was seen of one call, or of ``length`` calls in a row, in milliseconds.
+
+    ``forward_ms`` until "done", ``late_ms`` from there until handed over, ``device_ms`` by the device's events.
+    ``own_copy_ms`` is how long the referee itself took just afterwards to copy as much.
+    """
+
+    forward_ms: float
+    late_ms: float
+    device_ms: float | None = None
+    own_copy_ms: float = 0.0
+    length: int = 1
+
+
+@dataclass(frozen=True)
+class Overhead:
+    """What a request costs by itself: the handshake around one call, by how much that varies, the handshake around
+    several calls in a row, and handing over one call's outputs.
+    """
+
+    single_ms: float
+    jitter_ms: float
+    burst_ms: float
+    copy_ms: float
+
+    @classmethod
+    def of(cls, singles: Sequence[Sample], bursts: Sequence[Sample]) -> Overhead:
+        """Read off calls of something that does nothing, and bursts of no calls."""
+        low, _, high = statistics.quantiles((sample.forward_ms for sample in singles), n=4)
+        return cls(
+            single_ms=statistics.median(sample.forward_ms for sample in singles),
+            jitter_ms=max(high - low, LEAST_JITTER_MS),
+            burst_ms=statistics.median(sample.forward_ms for sample in bursts or singles),
+            copy_ms=statistics.median(sample.late_ms for sample in singles),
+        )
+
+    def with_candidate(self, bursts: Sequence[Sample]) -> Overhead:
+        """The same once a candidate is loaded: it takes a device longer to turn to a process that has more on it.
+
+        By how much is for the candidate's process to say, so what it may gain is bounded.
+        """
+        longer_ms = statistics.median(sample.forward_ms for sample in bursts) - self.burst_ms
+        return replace(self, burst_ms=self.burst_ms + min(max(longer_ms, 0.0), LOADED_MS))
+
+    def is_short(self, samples: Sequence[Sample]) -> bool:
+        """Whether calls are too short to be timed one by one."""
+        return statistics.median(map(self.per_call_ms, samples)) < SHORT_MS
+
+    def per_call_ms(self, sample: Sample) -> float:
+        """The referee's clock without the handshake. Never zero: a clock has a resolution."""
+        handshake_ms = self.single_ms if sample.length == 1 else self.burst_ms
+        return max(sample.forward_ms - handshake_ms, 1e-4) / sample.length
+
+
+def device_times(samples: Sequence[Sample], overhead: Overhead) -> tuple[float, ...]:
+    """The device's times of single calls, when the referee's clock confirms them."""
+    times = tuple(sample.device_ms or 0.0 for sample in samples)
+    device_ms = statistics.median(times)
+    outside_ms = statistics.median(overhead.per_call_ms(sample) for sample in samples)
+    if abs(outside_ms - device_ms) > AGREEMENT * outside_ms + overhead.jitter_ms + LOADED_MS:
+        raise Failure(
+            Outcome.REJECTED,
+            f"The clocks disagree: the device's events in the candidate's process say {device_ms:.4f} ms, the"
+            f" referee's clock says {outside_ms:.4f} ms after {overhead.single_ms:.4f} ms for the handshake."
+            " All work has to be finished, or queued on the current stream, when forward() returns.",
+            "clock_disagreement",
+        )
+    return times
+
+
+def refuse_late_work(samples: Sequence[Sample], overhead: Overhead) -> None:
+    """A busy machine slows copying for everybody, so what is allowed follows the referee's own copies as well."""
+    late_ms = statistics.median(sample.late_ms / sample.length for sample in samples)
+    own_ms = statistics.median(sample.own_copy_ms / sample.length for sample in samples)
+    least_ms = LATE_MS if samples[0].device_ms is None else LATE_DEVICE_MS
+    if late_ms > max(LATE_FACTOR * overhead.copy_ms, LATE_FACTOR * own_ms, least_ms):
+        raise Failure(
+            Outcome.REJECTED,
+            f"Work went on after forward() had returned: handing over the results took {late_ms:.2f} ms, where"
+            f" copying as much takes {overhead.copy_ms:.2f} ms. All work has to be finished when forward() returns.",
+            "late_work",
+        )

@@ -1,0 +1,230 @@
+"""The compilers: from sources to a library by the shortest way, against light headers instead of torch's own.
+
+Torch's headers take half a minute to read and hardly any candidate needs more of them than a tensor's shape and data.
+The headers beside this file declare that much on top of torch's C interface. What they do not know does not compile.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import re
+import shlex
+import shutil
+import subprocess
+import sysconfig
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from torch.utils import cpp_extension
+
+from stark_worker.logs import messages
+
+OLDEST_TORCH = 210  # the first with all of the C interface that the light headers stand on
+HEADERS = Path(__file__).parent / "headers"
+OWN_NAMESPACE = "stark_light"
+CPP_FILE, CUDA_FILE = "main.cpp", "cuda.cu"
+IMPLICIT = {CPP_FILE: ("torch/extension.h",), CUDA_FILE: ("torch/types.h", "cuda.h", "cuda_runtime.h")}
+
+_INCLUDE = re.compile(r'^\s*#\s*include\s*[<"]((?:torch|ATen|c10|caffe2|pybind11)/[^>"]*)[>"]', re.MULTILINE)
+_DEFINE = re.compile(r"^#define (\w+)", re.MULTILINE)
+_MACRO = re.compile(r"\b(?:TORCH|AT|C10|PYBIND11|CUDA_KERNEL)_[A-Z0-9_]+\b")
+_OPENED = re.compile(r"using\s+namespace\s+(?:torch|at|c10|caffe2|pybind11|py)\b")
+_FOREIGN = re.compile(rf"\b(?:torch|at|c10|caffe2|pybind11|py|{OWN_NAMESPACE})(?:::|['\"])|['\"]std['\"]")
+_HALF = re.compile(r"half|float16|AT_DISPATCH", re.IGNORECASE)
+_LATER = ("No such file or directory", "cannot open source file", "incomplete type")
+
+
+class CompileFailed(Exception):
+    """A compiler refused; the text is what it said."""
+
+
+@dataclass(frozen=True)
+class Request:
+    """One extension to build. ``files`` are texts by name; a name with a folder in it is a file that already exists."""
+
+    name: str
+    files: dict[str, str]
+    cflags: tuple[str, ...]
+    cuda_cflags: tuple[str, ...]
+    ldflags: tuple[str, ...]
+    include_paths: tuple[str, ...]
+    python: bool
+    cuda: bool
+    implicit_headers: bool
+
+    @property
+    def torch_headers(self) -> set[str]:
+        """The headers of torch that the sources ask for."""
+        return {header for text in self.files.values() for header in _INCLUDE.findall(text)}
+
+    @property
+    def plain(self) -> bool:
+        """Whether nothing of torch is used, so that there is nothing to fall back on either."""
+        return not (self.implicit_headers or self.python or self.torch_headers)
+
+
+def fits(request: Request) -> bool:
+    """Whether the light headers can be tried at all."""
+    known = all((HEADERS / header).is_file() for header in request.torch_headers)
+    return known and torch.get_default_dtype() is torch.float32 and _torch_number() >= OLDEST_TORCH
+
+
+def headers_to_blame(said: str, request: Request) -> bool:
+    """Whether the full headers could make the difference; if not, the error is the candidate's own.
+
+    A missing semicolon is an error under any headers. A name of torch's, a macro the light headers do not define or a
+    missing file need not be.
+    """
+    if request.plain:
+        return False
+    words = messages(said)
+    if any(word in words for word in _LATER) or _FOREIGN.search(words):
+        return True
+    if any(_OPENED.search(text) for text in request.files.values()) and re.search(r"not declared|undefined", words):
+        return True
+    return bool(set(_MACRO.findall(said)) - _defined())
+
+
+def build(request: Request, folder: Path) -> Path:
+    """Compile the sources side by side in this folder and link them."""
+    running = [(_object(name), _start(_compile(request, name), folder, name)) for name in request.files]
+    codes = [process.wait() for _, process in running]
+    if any(codes):
+        raise CompileFailed("\n".join(_said(folder, name) for name in request.files))
+    library = folder / f"{request.name}.so"
+    if _start(_link(request, [name for name, _ in running], library), folder, "link").wait():
+        raise CompileFailed(_said(folder, "link"))
+    return library
+
+
+def identity(cuda: bool) -> list[str]:
+    """What besides the request decides the result: compilers, architecture and our own headers."""
+    tools = [shutil.which(shlex.split(_cxx())[0]), _nvcc() if cuda else None]
+    stats = [(os.path.realpath(tool), os.stat(tool)) for tool in tools if tool and os.path.exists(tool)]
+    texts = [path.read_text(encoding="utf-8") for path in sorted(HEADERS.rglob("*.h"))]
+    return [
+        *(f"{path} {stat.st_size} {stat.st_mtime_ns}" for path, stat in stats),
+        *(_architecture() if cuda else []),
+        *texts,
+    ]
+
+
+def _compile(request: Request, name: str) -> list[str]:
+    is_cuda = name.endswith(".cu")
+    implicit = IMPLICIT.get(name, ()) if request.implicit_headers else ()
+    return [
+        *([_nvcc()] if is_cuda else shlex.split(_cxx())),
+        f"-DTORCH_EXTENSION_NAME={request.name}",
+        "-DTORCH_API_INCLUDE_EXTENSION_H",
+        f"-DSTARK_LIGHT_TORCH={_torch_number()}",
+        *(["-DSTARK_LIGHT_HALF"] if any(_HALF.search(text) for text in request.files.values()) else []),
+        *(f"-I{os.path.abspath(path)}" for path in (*request.include_paths, str(HEADERS))),
+        *(word for path in _system_includes(request.cuda) for word in ("-isystem", path)),
+        *(word for header in implicit for word in ("-include", header)),
+        *(_nvcc_flags(request) if is_cuda else ["-fPIC", _standard(), *_words(request.cflags)]),
+        *("-c", name, "-o", _object(name)),
+    ]
+
+
+def _nvcc_flags(request: Request) -> list[str]:
+    own = _words(request.cuda_cflags)
+    chosen = any(flag.startswith(("-arch", "--gpu-architecture", "-gencode", "--generate-code")) for flag in own)
+    host = ["-ccbin", os.environ["CC"]] if "CC" in os.environ else []
+    standard = [] if any(flag.startswith(("-std", "--std")) for flag in own) else [_standard()]
+    arch = [] if chosen else _architecture()
+    return [*host, *cpp_extension.COMMON_NVCC_FLAGS, *arch, "--compiler-options", "-fPIC", *own, *standard]
+
+
+def _link(request: Request, objects: list[str], library: Path) -> list[str]:
+    return [
+        *shlex.split(_cxx()),
+        *objects,
+        "-shared",
+        *_words(request.ldflags),
+        *_libraries(request),
+        "-o",
+        str(library),
+    ]
+
+
+def _libraries(request: Request) -> list[str]:
+    found = []
+    if not request.plain:  # reading torch's symbols takes longer than compiling a small kernel
+        cuda = ["-lc10_cuda", "-ltorch_cuda"] if request.cuda and torch.version.cuda else []
+        found += [f"-L{cpp_extension.TORCH_LIB_PATH}", "-lc10", "-ltorch_cpu", *cuda, "-ltorch"]
+    if request.cuda:
+        found += [*(f"-L{_toolkit() / name}" for name in ("lib64", "lib") if (_toolkit() / name).is_dir()), "-lcudart"]
+    return found
+
+
+def _architecture() -> list[str]:
+    """The one architecture there is to build for; none named where there is neither a device nor a wish."""
+    wish = os.environ.get("TORCH_CUDA_ARCH_LIST", "").replace("+PTX", "").split(";")[0].split()
+    if wish:
+        number = wish[0].replace(".", "")
+    elif torch.cuda.is_available():
+        number = "".join(map(str, torch.cuda.get_device_capability()))
+    else:
+        return []
+    return [f"-gencode=arch=compute_{number},code=sm_{number}"] if re.fullmatch(r"\d+[a-z]?", number) else []
+
+
+def _system_includes(cuda: bool) -> list[str]:
+    torch_folder = Path(torch.__file__).parent / "include"
+    python = sysconfig.get_path("include", scheme="posix_prefix")
+    toolkit = _toolkit() / "include" if cuda else None
+    return [str(path) for path in (torch_folder, python, toolkit) if path and os.path.isdir(path)]
+
+
+@functools.cache
+def _standard() -> str:
+    """The language standard this version of torch compiles extensions with."""
+    found = re.search(r"-std=c\+\+\d+", Path(cpp_extension.__file__).read_text(encoding="utf-8"))
+    return found.group() if found else "-std=c++17"
+
+
+def _torch_number() -> int:
+    """2.13.0 as 213: newer versions have more in their C interface."""
+    major, minor = torch.__version__.split(".")[:2]
+    return int(major) * 100 + int(minor)
+
+
+def _start(command: list[str], folder: Path, name: str) -> subprocess.Popen[bytes]:
+    with open(folder / f"{_object(name)}.log", "wb") as log:
+        environment = os.environ | {"LC_ALL": "C"}
+        return subprocess.Popen(command, cwd=folder, stdout=log, stderr=log, stdin=subprocess.DEVNULL, env=environment)
+
+
+def _said(folder: Path, name: str) -> str:
+    return (folder / f"{_object(name)}.log").read_text(encoding="utf-8", errors="replace")
+
+
+def _object(name: str) -> str:
+    return re.sub(r"\W+", "_", name) + ".o"
+
+
+def _words(flags: tuple[str, ...]) -> list[str]:
+    return [word for flag in flags for word in shlex.split(flag)]
+
+
+def _cxx() -> str:
+    return os.environ.get("CXX", "c++")
+
+
+def _nvcc() -> str:
+    return shutil.which("nvcc", path=f"{cpp_extension.CUDA_HOME}/bin") or shutil.which("nvcc") or "nvcc"
+
+
+@functools.cache
+def _toolkit() -> Path:
+    """The folder with CUDA's headers and libraries; what is found on the PATH can be a link or a script."""
+    places = [Path(cpp_extension.CUDA_HOME or "/usr/local/cuda"), Path(_nvcc()).resolve().parent.parent]
+    places += sorted(Path("/usr/local").glob("cuda-*"), reverse=True)
+    return next((place for place in places if (place / "include" / "cuda_runtime.h").is_file()), places[0])
+
+
+@functools.cache
+def _defined() -> set[str]:
+    return {name for path in HEADERS.rglob("*.h") for name in _DEFINE.findall(path.read_text(encoding="utf-8"))}

@@ -1,0 +1,147 @@
+"""How a model comes to its weights; both sides use this, so that they come to the same ones.
+
+Both models are constructed under one seed. Initialisers that leave ones and zeros would hide whether a norm's weight or
+a bias is used at all, so for the score ``verified`` a constant parameter gets random values instead, at the moment it
+is registered or filled: a constructor that goes on to pack its weights packs those.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import weakref
+import zlib
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch.nn.modules.module import (
+    register_module_buffer_registration_hook,
+    register_module_parameter_registration_hook,
+)
+from torch.nn.parameter import is_lazy
+from torch.overrides import TorchFunctionMode
+
+RUNNING = ("running_mean", "running_var")  # other buffers are constants that mean something, such as masks
+LARGEST = 100.0  # beyond it a constant stands for "never", as in a mask
+
+FILLING = (torch.Tensor.fill_, torch.Tensor.zero_, torch.nn.init.constant_)  # the last hides its fill_ from a mode
+
+
+def constructed(entry: Callable[..., Any], arguments: Sequence[Any], seed: int, nontrivial: bool) -> Any:
+    """A model under a seed, as the reference's side and the candidate's make it."""
+    torch.manual_seed(seed)
+    with nontrivial_initialisers(seed) if nontrivial else contextlib.nullcontext():
+        return entry(*arguments)
+
+
+@contextlib.contextmanager
+def nontrivial_initialisers(seed: int) -> Iterator[None]:
+    """While this lasts, parameters and running statistics that would be constant get random values.
+
+    The values follow from the seed, the shape, and how many of that shape were registered before. They take nothing
+    from torch's generator, so random weights stay what they are without this.
+    """
+    constants = _Constants(seed)
+    hooks = [
+        register_module_parameter_registration_hook(lambda _module, _name, tensor: constants.register(tensor)),
+        register_module_buffer_registration_hook(
+            lambda _module, name, tensor: constants.register(tensor) if name in RUNNING else None
+        ),
+    ]
+    try:
+        with constants:
+            yield
+    finally:
+        for hook in hooks:
+            hook.remove()
+
+
+class _Constants(TorchFunctionMode):
+    """Knows the registered tensors by their memory and sees when one is filled."""
+
+    def __init__(self, seed: int) -> None:
+        super().__init__()
+        self._seed = seed
+        self._seen: Counter[torch.Size] = Counter()
+        self._known: dict[tuple[int, int], tuple[weakref.ref[torch.Tensor], int]] = {}
+
+    def __torch_function__(
+        self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        result = func(*args, **(kwargs or {}))
+        if func in FILLING:
+            number = self._number(result)
+            if number is not None:
+                self._replace(result, number)
+        return result
+
+    def register(self, tensor: torch.Tensor | None) -> None:
+        """Number a tensor, and replace its values if they are constant."""
+        if tensor is None or is_lazy(tensor) or not tensor.is_floating_point() or tensor.numel() == 0:
+            return
+        if tensor.is_meta or 0 in tensor.stride():
+            return
+        number = self._number(tensor)
+        if number is None:
+            number = self._seen[tensor.shape]
+            self._seen[tensor.shape] += 1
+            self._known[_memory(tensor)] = weakref.ref(tensor), number
+        # Memory that was never written can look constant too; what is put there now is overwritten by an initialiser.
+        self._replace(tensor, number)
+
+    def _number(self, tensor: torch.Tensor) -> int | None:
+        known, number = self._known.get(_memory(tensor), (None, 0))
+        return number if known is not None and known() is not None else None
+
+    def _replace(self, tensor: torch.Tensor, number: int) -> None:
+        value = _constant(tensor)
+        if value is None or not math.isfinite(value) or abs(value) > LARGEST:
+            return
+        key = f"{self._seed} {tuple(tensor.shape)} {number}"
+        generator = torch.Generator().manual_seed(zlib.crc32(key.encode()))
+        uniform = torch.rand(tensor.shape, generator=generator, device="cpu")
+        with torch.no_grad():
+            tensor.copy_((uniform + 0.5) * value if value else uniform - 0.5)  # what was positive stays positive
+
+
+def _memory(tensor: torch.Tensor) -> tuple[int, int]:
+    return tensor.data_ptr(), tensor.numel()
+
+
+def _constant(tensor: torch.Tensor) -> float | None:
+    """The value that all elements have; the first few tell most tensors apart from constant ones."""
+    with torch.no_grad():
+        values = tensor.detach()
+        first = values[(0,) * values.ndim]
+        few = values.narrow(-1, 0, min(values.shape[-1], 64)) if values.ndim else values
+        return float(first) if bool((few == first).all()) and bool((values == first).all()) else None
+
+
+def copy_weights(own: Mapping[str, torch.Tensor], given: Mapping[str, torch.Tensor]) -> str:
+    """Give a model the reference's weights: says whether by "name", by "shape", or not at all ("seed").
+
+    By shape means in order, and only if nothing the constructor drew is the reference's already: where something is,
+    both drew alike, and what differs under another name was packed on purpose.
+    """
+    by_name = own.keys() == given.keys() and all(_alike(own[name], given[name]) for name in given)
+    by_shape = not by_name and len(own) == len(given) and all(map(_alike, own.values(), given.values()))
+    if not by_name and not (by_shape and not any(map(_same_values, own.values(), given.values()))):
+        return "seed"
+    with torch.no_grad():
+        for mine, theirs in zip(given if by_name else own, given, strict=True):
+            own[mine].copy_(given[theirs])
+    return "name" if by_name else "shape"
+
+
+def _alike(one: torch.Tensor, other: torch.Tensor) -> bool:
+    return one.shape == other.shape and one.dtype == other.dtype
+
+
+def _same_values(own: torch.Tensor, given: torch.Tensor) -> bool:
+    """Whether both hold the same random values, in whichever order."""
+    if not own.is_floating_point() or own.numel() < 2 or _constant(own) is not None:
+        return False
+    difference = own.double().sum() - given.double().sum()
+    return bool(difference.abs() <= 1e-9 * given.double().abs().sum())

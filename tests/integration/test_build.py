@@ -1,0 +1,373 @@
+"""Building candidates' extensions: real compilers, real processes, one build against torch's own headers."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+from pathlib import Path
+
+import pytest
+import torch
+from torch.utils import cpp_extension
+
+from stark_worker import build, toolchain
+from stark_worker.logs import compiler_errors
+
+SOURCE = """
+#include <torch/extension.h>
+
+torch::Tensor scale(torch::Tensor x, double factor) {
+  TORCH_CHECK(x.is_contiguous(), "a contiguous tensor is expected, not strides ", x.strides());
+  auto out = torch::empty_like(x);
+  AT_DISPATCH_FLOATING_TYPES_AND_HALF(x.scalar_type(), "scale", [&] {
+    const scalar_t* from = x.data_ptr<scalar_t>();
+    scalar_t* to = out.data_ptr<scalar_t>();
+    for (int64_t i = 0; i < x.numel(); ++i) to[i] = static_cast<scalar_t>(from[i] * factor);
+  });
+  return out;
+}
+
+std::vector<at::Tensor> made(const at::Tensor& x, int64_t n) {
+  auto options = torch::TensorOptions().dtype(torch::kInt64).device(x.device()).requires_grad(false);
+  return {torch::zeros({n, 2}, options), torch::ones_like(x), torch::full({n}, 1.5, x.options()), torch::full({2}, n),
+          torch::empty_like(x.t()).fill_(3), torch::zeros({}), x.to(torch::kDouble), at::relu(x), torch::matmul(x, x)};
+}
+
+std::tuple<at::Tensor, at::Tensor, int64_t> views(at::Tensor x, std::vector<int64_t> shape, at::IntArrayRef other) {
+  return {x.view(shape), x.transpose(0, 1).contiguous().reshape(other)[0], x.size(-1)};
+}
+
+double pick(at::Tensor x, std::optional<at::Tensor> bias, bool negate, const std::string& name) {
+  auto values = x.accessor<float, 2>();
+  #pragma omp parallel for
+  for (int64_t i = 0; i < x.size(1); ++i) values[2][i] = values[1][i] + static_cast<float>(x.dim());
+  double sum = values[2][0] + (bias.has_value() ? bias->item<double>() : 0.0) + static_cast<double>(name.size());
+  return negate ? -sum : sum;
+}
+
+void fill(at::Tensor x, int value) {
+  float* data = x.data_ptr<float>();
+  at::parallel_for(0, x.numel(), 1, [&](int64_t begin, int64_t end) {
+    for (int64_t i = begin; i < end; ++i) data[i] = static_cast<float>(value);
+  });
+}
+
+at::Tensor itself(at::Tensor x) { return x; }
+int64_t size(at::Tensor x, int64_t dim) { return x.size(dim); }
+"""
+FUNCTIONS = ["scale", "made", "views", "pick", "fill", "itself", "size"]
+NAMED_ARGUMENTS = """
+PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {
+  m.def("scale", &scale, py::arg("x"), py::arg("factor") = 2.0);
+  m.def("made", &made); m.def("views", &views); m.def("pick", &pick); m.def("fill", &fill); m.def("itself", &itself);
+  m.def("size", &size);
+}
+"""
+FLAGS = {"extra_cflags": ["-O1", "-fopenmp"], "extra_ldflags": ["-fopenmp"]}
+SMALL = "at::Tensor twice(at::Tensor x) { auto y = at::empty_like(x); y.copy_(x); return y; }"
+LIGHT = 'extern "C" int next(int x) { return x + 1; }'
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path, monkeypatch):
+    for name in ("load_inline", "load"):
+        monkeypatch.setattr(cpp_extension, name, getattr(cpp_extension, name))
+    build.install(tmp_path / "cache")
+    return tmp_path / "cache"
+
+
+def entries(cache: Path) -> list[Path]:
+    return [entry for entry in cache.iterdir() if not entry.name.startswith(".")] if cache.is_dir() else []
+
+
+def with_full_headers(entry: Path) -> bool:
+    return (entry / "build.ninja").exists()
+
+
+def light(**more):
+    return cpp_extension.load_inline("light", LIGHT, no_implicit_headers=True, is_python_module=False, **more)
+
+
+def outcomes(module) -> list[object]:
+    """What the functions return or raise, on ordinary and on wrong arguments."""
+    x = torch.arange(16, dtype=torch.float32).reshape(4, 4)
+    calls = [
+        lambda: [module.scale(x.to(kind), 3) for kind in (torch.float32, torch.float64, torch.float16)],
+        lambda: module.scale(x.t(), 2.0),
+        lambda: module.scale(x.int(), 2.0),
+        lambda: module.made(x, 3),
+        lambda: module.views(x, [2, 8], (8, 2)),
+        lambda: module.views(x, [3, 3], [16]),
+        lambda: module.pick(x, None, True, "abc"),
+        lambda: module.pick(x, torch.tensor(2.5), False, ""),
+        lambda: module.pick(x.double(), None, False, ""),
+        lambda: module.pick(x, 3, False, ""),
+        lambda: module.pick(x[0], None, False, ""),
+        lambda: module.size(x, -2),
+        lambda: module.size(x, 2),
+        lambda: module.made(x, 2.5),
+        lambda: module.made(x),
+        lambda: (module.fill(x, 7), x.clone()),
+        lambda: module.itself(x) is x,
+        lambda: module.itself(None),
+    ]
+    return [outcome(call) for call in calls]
+
+
+def outcome(call) -> object:
+    try:
+        return call()
+    except (RuntimeError, TypeError, IndexError) as error:  # wording of a TypeError is the binding's own
+        return type(error), "" if isinstance(error, TypeError) else str(error).split("\n")[0]
+
+
+def same(one: object, other: object) -> bool:
+    if isinstance(one, torch.Tensor):
+        return one.dtype == other.dtype and one.stride() == other.stride() and torch.equal(one, other)
+    if isinstance(one, list | tuple):
+        return type(one) is type(other) and len(one) == len(other) and all(map(same, one, other))
+    return one == other
+
+
+@pytest.mark.timeout(400)
+def test_light_and_full_headers_give_the_same_module(cache):
+    fast = cpp_extension.load_inline("styles", [SOURCE], functions=FUNCTIONS, **FLAGS)
+    assert not with_full_headers(entries(cache)[0])
+    full = cpp_extension.load_inline("styles", [SOURCE, NAMED_ARGUMENTS], **FLAGS)
+    assert sorted(map(with_full_headers, entries(cache))) == [False, True]
+    assert torch.equal(full.scale(x=torch.ones(2)), torch.full((2,), 2.0))
+    for got, expected in zip(outcomes(fast), outcomes(full), strict=True):
+        assert same(got, expected), (got, expected)
+
+
+def test_memory_is_given_back(cache):
+    module = cpp_extension.load_inline("twice", SMALL, functions=["twice"])
+    page = os.sysconf("SC_PAGE_SIZE")
+    for _ in range(3):
+        module.twice(torch.zeros(1_000_000))
+    before = int(Path("/proc/self/statm").read_text().split()[1]) * page
+    for _ in range(200):
+        module.twice(torch.zeros(1_000_000))
+    assert int(Path("/proc/self/statm").read_text().split()[1]) * page - before < 100e6
+
+
+def test_exceptions_are_pythons(cache):
+    source = """
+    void check(int64_t n) { TORCH_CHECK(n > 0, "n is ", n); }
+    void no_device_memory() { AT_ERROR("CUDA out of memory. Tried to allocate 3 GiB"); }
+    at::Tensor no_memory() { return torch::empty({int64_t{1} << 52}); }
+    """
+    module = cpp_extension.load_inline("raises", source, functions=["check", "no_device_memory", "no_memory"])
+    assert module.check(1) is None
+    with pytest.raises(RuntimeError, match=r"^n is -1$"):
+        module.check(-1)
+    with pytest.raises(torch.OutOfMemoryError, match="3 GiB"):
+        module.no_device_memory()
+    with pytest.raises(RuntimeError, match="can't allocate memory"):
+        module.no_memory()
+    assert not with_full_headers(entries(cache)[0])
+
+
+def test_a_module_of_its_own_binding_with_files(cache, tmp_path):
+    (tmp_path / "factor.h").write_text("constexpr int factor = 3;")
+    source = tmp_path / "own.cpp"
+    source.write_text(
+        '#include <torch/extension.h>\n#include "factor.h"\nint64_t times(int64_t x) { return factor * x; }\n'
+        'PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) { m.def("times", &times, "doc"); }\n'
+    )
+    module = cpp_extension.load("own", [str(source)])
+    assert (module.times(5), module.__name__, module.times.__doc__) == (15, "own", "doc")
+    (tmp_path / "factor.h").write_text("constexpr int factor = 4;")
+    assert cpp_extension.load("own", [str(source)]).times(5) == 20
+    assert not any(map(with_full_headers, entries(cache)))
+
+
+def test_light_form_returns_the_path_and_is_found_again(cache):
+    path = light()
+    assert Path(path).parent in entries(cache)
+    assert ctypes.CDLL(path).next(41) == 42
+    assert light() == path
+    assert light(extra_cflags=["-O3"]) != path
+
+
+def test_found_again_without_a_compiler(cache, monkeypatch, tmp_path):
+    first = cpp_extension.load_inline("twice", SMALL, functions=["twice"])
+    changed = entries(cache)[0].stat().st_mtime
+    os.utime(entries(cache)[0], (changed - 900, changed - 900))
+    monkeypatch.setattr(subprocess, "Popen", None)
+    again = cpp_extension.load_inline("twice", SMALL, functions=["twice"])
+    assert again.__file__ == first.__file__
+    assert entries(cache)[0].stat().st_mtime > changed - 900  # used now, so not the first to be pruned
+
+
+@pytest.mark.parametrize(
+    ("change", "shown"),
+    [
+        (("auto y", "atuo y"), "main.cpp:1:34: error: 'atuo'"),
+        (("(x);", "(x)"), "main.cpp:1"),
+        (("return y", "return z"), "'z' was not declared"),
+    ],
+)
+def test_a_plain_mistake_is_answered_without_the_full_headers(change, shown, cache):
+    with pytest.raises(RuntimeError, match="Error building extension 'twice'") as caught:
+        cpp_extension.load_inline("twice", SMALL.replace(*change), functions=["twice"])
+    assert shown in str(caught.value)
+    assert not list(cache.iterdir())
+
+
+def test_a_function_that_is_nowhere_defined_is_named(cache):
+    with pytest.raises(ImportError, match=r"undefined symbol: other\(at::Tensor\)"):
+        cpp_extension.load_inline("other", "at::Tensor other(at::Tensor x);", functions=["other"])
+    assert not list(cache.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("body", "blame"),
+    [
+        ("return torch::softmax(x, 0);", True),
+        ("return x.cumsum(0);", True),
+        ("return std::any_of_them(x);", True),
+        ('TORCH_WARN("careful"); return x;', True),
+        ("int n = 3 return x;", False),
+        ("return undeclared;", False),
+        ("float a[3] = 5; return x;", False),
+    ],
+)
+def test_which_mistakes_the_full_headers_could_cure(body, blame, tmp_path):
+    text = f"at::Tensor f(at::Tensor x) {{ {body} }}"
+    request = toolchain.Request("f", {"main.cpp": text}, (), (), (), (), True, False, True)
+    (tmp_path / "main.cpp").write_text(text)
+    with pytest.raises(toolchain.CompileFailed) as caught:
+        toolchain.build(request, tmp_path)
+    assert toolchain.headers_to_blame(compiler_errors(str(caught.value)), request) is blame
+
+
+def test_headers_nobody_made_light_are_not_tried():
+    text = "#include <torch/extension.h>\n#include <ATen/native/ReduceOps.h>\n"
+    request = toolchain.Request("f", {"main.cpp": text}, (), (), (), (), True, False, True)
+    assert not toolchain.fits(request)
+
+
+def test_a_cache_that_cannot_be_written_to(tmp_path, monkeypatch):
+    (tmp_path / "file").touch()
+    private = tmp_path / "private"
+    private.mkdir()
+    monkeypatch.setattr("tempfile.tempdir", str(private))
+    build.install(tmp_path / "file" / "cache")
+    path = light()
+    assert Path(path).parent.parent == private
+    assert ctypes.CDLL(path).next(1) == 2
+
+
+def test_the_longest_unused_go_first(cache, monkeypatch):
+    kept, old = Path(light()).parent, Path(light(extra_cflags=["-O1"])).parent
+    (cache / ".build-abandoned").mkdir()
+    hours_ago = time.time() - 3 * build.KEPT_S
+    for entry in (old, cache / ".build-abandoned"):
+        os.utime(entry, (hours_ago, hours_ago))
+    monkeypatch.setattr(build, "CACHE_BYTES", 0)
+    new = Path(light(extra_cflags=["-O2"])).parent
+    assert sorted(cache.iterdir()) == sorted([kept, new])
+
+
+BUILDER = """
+import sys
+from pathlib import Path
+sys.path.insert(0, sys.argv[1])
+from torch.utils import cpp_extension
+from stark_worker import build
+build.install(Path(sys.argv[2]))
+print("ready", flush=True)
+sys.stdin.readline()
+print(cpp_extension.load_inline("both", sys.argv[3], functions=["answer"]).answer(), flush=True)
+"""
+
+
+def builder(cache: Path, **environment: str) -> subprocess.Popen[str]:
+    package = str(Path(build.__file__).parents[1])
+    source = "int64_t answer() { return 42; }"
+    process = subprocess.Popen(
+        [sys.executable, "-W", "ignore", "-c", BUILDER, package, str(cache), source],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+        env=os.environ | environment,
+    )
+    assert process.stdout is not None
+    assert process.stdout.readline() == "ready\n"
+    return process
+
+
+def test_builders_of_the_same_at_the_same_time(cache):
+    builders = [builder(cache), builder(cache)]
+    for process in builders:
+        process.stdin.write("go\n")
+        process.stdin.flush()
+    assert [process.communicate()[0] for process in builders] == ["42\n", "42\n"]
+    assert len(list(cache.iterdir())) == 1
+
+
+def test_killed_in_the_middle_leaves_nothing_to_be_found(cache, tmp_path):
+    slow = tmp_path / "slow"
+    slow.write_text(
+        textwrap.dedent(f"""\
+        #!/bin/sh
+        touch {tmp_path}/compiling
+        sleep 60
+    """)
+    )
+    slow.chmod(0o755)
+    process = builder(cache, CXX=str(slow))
+    process.stdin.write("go\n")
+    process.stdin.flush()
+    while not (tmp_path / "compiling").exists():
+        time.sleep(0.02)
+    os.killpg(process.pid, signal.SIGKILL)
+    process.communicate()
+    assert entries(cache) == []
+    process = builder(cache)
+    assert process.communicate("go\n")[0] == "42\n"
+    assert len(entries(cache)) == 1
+
+
+CUDA = """
+#include <torch/extension.h>
+#include <ATen/cuda/CUDAContext.h>
+#include <c10/cuda/CUDAException.h>
+#include <c10/cuda/CUDAGuard.h>
+
+template <typename scalar_t>
+__global__ void kernel(const scalar_t* in, scalar_t* out, int64_t count) {
+  const int64_t i = static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x;
+  if (i < count) out[i] = in[i] * static_cast<scalar_t>(2.0f);
+}
+
+torch::Tensor twice(torch::Tensor x) {
+  const at::cuda::OptionalCUDAGuard guard(device_of(x));
+  auto out = torch::empty_like(x);
+  const int blocks = (x.numel() + 255) / 256;
+  AT_DISPATCH_FLOATING_TYPES_AND_HALF(x.scalar_type(), "twice", ([&] {
+    kernel<scalar_t><<<blocks, 256, 0, at::cuda::getCurrentCUDAStream()>>>(
+        x.data_ptr<scalar_t>(), out.data_ptr<scalar_t>(), x.numel());
+  }));
+  C10_CUDA_KERNEL_LAUNCH_CHECK();
+  return out;
+}
+"""
+
+
+@pytest.mark.skipif(shutil.which("nvcc") is None, reason="nvcc is not installed")
+def test_cuda_sources_compile_against_the_light_headers(tmp_path, monkeypatch):
+    monkeypatch.setenv("TORCH_CUDA_ARCH_LIST", "9.0")
+    files = {"main.cpp": "torch::Tensor twice(torch::Tensor x);", "cuda.cu": CUDA}
+    for name, text in files.items():
+        (tmp_path / name).write_text(text)
+    request = toolchain.Request("twice", files, (), ("-O3",), (), (), True, True, True)
+    assert toolchain.build(request, tmp_path).stat().st_size > 0

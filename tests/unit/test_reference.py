@@ -1,0 +1,318 @@
+"""What the trusted side draws, how both models come to the same weights, and what state of a model does."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+
+from stark_worker.candidate import forward
+from stark_worker.compare import Rules, Tolerance, mismatch
+from stark_worker.draws import OTHERS, changes, kernelbench_seeds
+from stark_worker.protocol import KernelBenchVersion, Precision, Score
+from stark_worker.reference import OWN, Case, Reference, TaskFault
+from stark_worker.weights import constructed, copy_weights
+
+HEAD = """
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+def get_init_inputs():
+    return []
+"""
+
+
+def task(forward_body: str, inputs: str = "[torch.rand(16, 32)]", init_body: str = "pass") -> str:
+    model = """
+class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+        {init}
+
+    def forward(self, x, *more):
+        {forward}
+
+def get_inputs():
+    return {inputs}
+"""
+    return HEAD + model.format(init=init_body, forward=forward_body, inputs=inputs)
+
+
+@pytest.fixture
+def refer(tmp_path: Path):
+    def make(source: str, precision: Precision = Precision.FP32, **options: object) -> Reference:
+        return Reference(source, precision, tmp_path, **options)
+
+    return make
+
+
+def agrees(case: Case, outputs: list[torch.Tensor]) -> bool:
+    return not any(map(mismatch, outputs, case.expected, case.allowed))
+
+
+# --- which inputs
+
+
+def test_a_candidate_meets_the_own_distribution_and_four_others_in_any_order(refer):
+    reference = refer(task("return x * 2"))
+    rounds = [[case.name for case in reference.cases()] for _ in range(6)]
+    for names in rounds:
+        assert names.count(OWN) == 1
+        assert len(set(names)) == OTHERS + 1
+    assert len({names.index(OWN) for names in rounds} | {tuple(names) for names in rounds}) > 2
+
+
+def test_no_two_draws_are_alike(refer):
+    reference = refer(task("return x * 2"))
+    cases = [*reference.cases(), *reference.cases(), reference.timed_case(), reference.timed_case()]
+    inputs = {tuple(case.inputs[0].flatten().tolist()) for case in cases}
+    assert len(inputs) == len(cases) - 1  # the first case is kept, and met twice
+
+
+@pytest.mark.parametrize("shape", [(), (5,), (3, 4), (2, 3, 4, 5), (0, 3)])
+def test_every_change_keeps_shape_and_type_and_changes_something(shape):
+    for dtype in (torch.float32, torch.bfloat16):
+        values = torch.rand(shape, dtype=dtype)
+        for _, change in changes():
+            changed = change(values)
+            assert (changed.shape, changed.dtype) == (values.shape, values.dtype)
+            assert values.numel() == 0 or not torch.equal(changed, values)
+
+
+def test_a_draw_outside_the_domain_of_the_task_is_not_used(refer):
+    """Logarithms of negative numbers are NaN, and large inputs are refused by the task itself."""
+    body = "assert float(x.max()) < 1.5; return torch.log(x)"
+    reference = refer(task(body, "[torch.rand(16, 32) + 1e-3]"))
+    for _ in range(3):
+        cases = list(reference.cases())
+        assert len(cases) == OTHERS + 1
+        for case in cases:
+            assert case.expected[0].isfinite().all()
+            assert "negated" not in case.name
+
+
+def test_integers_keep_their_range(refer):
+    reference = refer(task("return x[more[0]]", "[torch.randn(8, 4), torch.randint(0, 8, (5,))]"))
+    for case in [*reference.cases(), reference.timed_case()]:
+        assert case.inputs[1].dtype is torch.int64
+        assert 0 <= int(case.inputs[1].min()) <= int(case.inputs[1].max()) < 8
+
+
+def test_tensors_are_moved_to_the_device(refer):
+    """The only other device there is everywhere has no data, so the task may not look at any."""
+    with pytest.raises(TaskFault, match="meta"):
+        refer(task("return float(x.sum()) * x", "[torch.rand(4, device='cpu')]"), device="meta")
+
+
+# --- KernelBench's protocol
+
+
+def test_kernelbench_draws_what_it_draws_everywhere(refer):
+    source = task("return self.inner(x)", init_body="self.inner = nn.Linear(32, 32)")
+    reference = refer(source, score=Score.KERNELBENCH)
+    torch.manual_seed(42)
+    seeds = [int(torch.randint(0, 2**32 - 1, (1,)).item()) for _ in range(5)]
+    assert kernelbench_seeds() == seeds
+    assert [case.seed for case in reference.cases()] == seeds
+    for case in reference.cases():
+        torch.manual_seed(case.seed)
+        assert torch.equal(case.inputs[0], torch.rand(16, 32))
+        assert case.allowed == (Tolerance(1e-4, 1e-4),)
+    torch.manual_seed(42)
+    inner = nn.Linear(32, 32)
+    assert torch.equal(reference.model.inner.weight, inner.weight)
+    assert reference.weights == {}
+    assert not reference.exact
+    assert reference.timed_case().seed not in seeds
+
+
+def test_kernelbench_of_the_first_release_is_more_tolerant(refer):
+    rules = Rules(kernelbench_version=KernelBenchVersion.V01)
+    reference = refer(task("return x * 2"), score=Score.KERNELBENCH, rules=rules)
+    assert {case.allowed for case in reference.cases()} == {(Tolerance(1e-2, 1e-2),)}
+
+
+def test_tolerances_of_the_user(refer):
+    reference = refer(task("return x * 2"), rules=Rules(atol=0.5, rtol=0.25))
+    assert {case.allowed for case in reference.cases()} == {(Tolerance(0.5, 0.25),)}
+
+
+# --- weights
+
+
+class Everything(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(6, 6)
+        self.norms = nn.ModuleList([nn.LayerNorm(6), nn.BatchNorm1d(6), nn.BatchNorm1d(6)])
+        self.attention = nn.MultiheadAttention(6, 2)
+        self.scale = nn.Parameter(torch.ones(6) * 0.1)
+        self.later = nn.Parameter(torch.Tensor(6))
+        self.later.data.fill_(1.0)
+        self.encoder = nn.TransformerEncoder(nn.TransformerEncoderLayer(6, 2, 8), 2, enable_nested_tensor=False)
+        self.gru = nn.GRU(6, 4)
+        self.register_buffer("mask", torch.ones(6))
+        self.packed = torch.cat([self.scale, self.norms[0].weight, self.norms[1].running_var]).detach().clone()
+
+
+def test_no_parameter_stays_constant_and_masks_do():
+    model = constructed(Everything, [], 7, nontrivial=True)
+    for name, values in model.state_dict().items():
+        constant = len(values.unique()) == 1
+        assert constant == (name == "mask" or "num_batches_tracked" in name), name
+    assert bool((model.norms[1].running_var > 0).all())
+    assert bool((model.norms[0].weight > 0).all())
+    assert not torch.equal(model.norms[1].weight, model.norms[2].weight)
+
+
+def test_both_sides_construct_the_same_even_what_they_pack():
+    one, other = (constructed(Everything, [], 7, nontrivial=True) for _ in range(2))
+    plain = constructed(Everything, [], 7, nontrivial=False)
+    for name, values in one.state_dict().items():
+        assert torch.equal(values, other.state_dict()[name]), name
+    assert torch.equal(one.packed, other.packed)
+    assert torch.equal(one.packed[:6], one.scale)
+    assert torch.equal(one.linear.weight, plain.linear.weight)
+    assert torch.equal(plain.norms[0].weight, torch.ones(6))
+
+
+class Reordered(nn.Module):
+    """A norm by other means and under other names, with something of another shape in between."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.extra = nn.Parameter(torch.zeros(3))
+        self.gamma = nn.Parameter(torch.ones(6))
+        self.beta = nn.Parameter(torch.zeros(6))
+
+
+def test_a_constructor_of_its_own_comes_to_the_values_of_the_library():
+    norm = constructed(nn.LayerNorm, [6], 3, nontrivial=True)
+    own = constructed(Reordered, [], 3, nontrivial=True)
+    assert torch.equal(own.gamma, norm.weight)
+    assert torch.equal(own.beta, norm.bias)
+
+
+def test_values_return_to_normal_afterwards():
+    constructed(Everything, [], 7, nontrivial=True)
+    assert torch.equal(nn.LayerNorm(6).weight, torch.ones(6))
+
+
+def test_weights_are_copied_by_name_then_by_shape():
+    given = nn.Linear(5, 3).state_dict()
+    named, shaped, foreign = nn.Linear(5, 3), nn.Sequential(nn.Linear(5, 3)), nn.Linear(3, 5)
+    assert copy_weights(named.state_dict(), given) == "name"
+    assert copy_weights(shaped.state_dict(), given) == "shape"
+    assert copy_weights(foreign.state_dict(), given) == "seed"
+    assert torch.equal(named.weight, given["weight"])
+    assert torch.equal(shaped[0].bias, given["bias"])
+
+
+@pytest.mark.parametrize("pack", [lambda weight: weight.t().clone(), lambda weight: weight * 0.5])
+def test_weights_that_a_constructor_packed_under_another_name_are_left_as_they_are(pack):
+    given = nn.Linear(4, 4).state_dict()
+    own = {"packed": pack(given["weight"]), "bias_of_it": given["bias"].clone()}
+    assert copy_weights(own, given) == "seed"
+    assert torch.equal(own["packed"], pack(given["weight"]))
+
+
+def test_random_values_that_leave_the_domain_are_given_up(refer):
+    reference = refer(
+        task(
+            "return torch.log(self.one - self.other) + x",
+            init_body=(
+                "self.one = nn.Parameter(torch.full((32,), 1.0)); self.other = nn.Parameter(torch.full((32,), 0.99))"
+            ),
+        )
+    )
+    assert not reference.nontrivial
+    assert reference.first.expected[0].isfinite().all()
+
+
+# --- state, precision, kinds of outputs
+
+
+def test_dropout_draws_the_same_mask_on_both_sides(refer):
+    reference = refer(task("return self.drop(x)", init_body="self.drop = nn.Dropout(0.5)"))
+    other = nn.Dropout(0.5)
+    for case in [*reference.cases(), reference.timed_case()]:
+        assert bool((case.expected[0] == 0).any())
+        assert agrees(case, [forward(other, case.inputs, case.seed)])
+        assert not agrees(case, [forward(other, case.inputs, case.seed + 1)])
+
+
+def test_running_statistics_of_batch_norm_advance_alike_and_reach_no_output(refer):
+    reference = refer(task("return self.norm(x)", init_body="self.norm = nn.BatchNorm1d(32)"))
+    other = nn.Sequential(nn.BatchNorm1d(32))
+    assert copy_weights(other.state_dict(), reference.weights) == "shape"
+    before = other[0].running_mean.clone()
+    for case in reference.cases():
+        assert agrees(case, [forward(other, case.inputs, case.seed)])
+    assert not torch.equal(other[0].running_mean, before)
+    other[0].running_mean.fill_(5.0)
+    assert agrees(case, [forward(other, case.inputs, case.seed)])
+
+
+def test_both_sides_advance_running_statistics_by_the_same_rule(refer):
+    reference = refer(task("return self.norm(x)", init_body="self.norm = nn.BatchNorm1d(32)"))
+    other = nn.Sequential(nn.BatchNorm1d(32))
+    copy_weights(other.state_dict(), reference.weights)
+    for _ in range(3):
+        case = reference.draw(OWN)
+        forward(other, case.inputs, case.seed)
+    for name in ("running_mean", "running_var", "num_batches_tracked"):
+        assert torch.equal(getattr(other[0], name), getattr(reference.model.norm, name))
+
+
+@pytest.mark.parametrize("precision", Precision)
+def test_the_reference_is_sharper_than_the_task(refer, precision):
+    reference = refer(task("return self.inner(x)", init_body="self.inner = nn.Linear(32, 32)"), precision)
+    assert reference.exact
+    for case in reference.cases():
+        assert case.inputs[0].dtype is reference.dtype
+        assert case.expected[0].dtype is torch.float64
+        assert agrees(case, reference.run(reference.model, case.inputs, case.seed))
+
+
+def test_a_reference_that_does_not_fit_in_double_precision_is_compared_in_its_own(refer):
+    reference = refer(task("return torch.empty(2**50) if x.dtype is torch.float64 else x * 2"))
+    assert not reference.exact
+    assert {case.expected[0].dtype for case in reference.cases()} == {torch.float32}
+
+
+def test_a_task_that_insists_on_its_precision_is_compared_in_it(refer):
+    reference = refer(task("return x @ torch.ones(32, 8)"))
+    assert not reference.exact
+    assert reference.first.expected[0].dtype is torch.float32
+
+
+def test_complex_outputs(refer):
+    reference = refer(task("return torch.fft.rfft(x).conj()"))
+    assert reference.outputs[0].dtype is torch.complex64
+    for case in reference.cases():
+        assert case.expected[0].dtype is torch.complex128
+        assert agrees(case, [torch.fft.rfft(case.inputs[0]).conj()])
+        assert not agrees(case, [torch.fft.rfft(case.inputs[0])])
+
+
+def test_sparse_outputs_are_a_fault_of_the_task(refer):
+    with pytest.raises(TaskFault, match="sparse"):
+        refer(task("return x.to_sparse()"))
+
+
+def test_nan_that_the_task_makes_of_its_own_inputs_is_expected(refer):
+    reference = refer(task("return torch.log(x)", "[torch.randn(16, 32)]"))
+    assert reference.first.expected[0].isnan().any()
+    assert agrees(reference.first, [torch.log(reference.first.inputs[0])])
+    assert not agrees(reference.first, [torch.log(reference.first.inputs[0].abs())])
+
+
+def test_a_loss_is_judged_relative_to_its_value(refer):
+    reference = refer(task("return F.mse_loss(x, more[0])", "[torch.rand(64, 64), torch.rand(64, 64)]"))
+    for case in reference.cases():
+        right = nn.functional.mse_loss(*case.inputs)
+        assert agrees(case, [right])
+        assert not agrees(case, [right * 1.001])

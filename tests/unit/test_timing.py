@@ -1,0 +1,49 @@
+"""Two clocks: which of them is reported, and when they contradict each other."""
+
+from __future__ import annotations
+
+import pytest
+
+from stark_worker.sandbox import Failure
+from stark_worker.timing import Overhead, Sample, device_times, refuse_late_work
+
+EMPTY = [Sample(0.10 + 0.001 * number, 0.05, 0.0) for number in range(20)]
+OVERHEAD = Overhead.of(EMPTY, [Sample(0.08, 0.05, 0.0, length=0)] * 20)
+
+
+def samples(outside_ms: float, device_ms: float, late_ms: float = 0.05) -> list[Sample]:
+    return [Sample(outside_ms, late_ms, device_ms)] * 30
+
+
+def test_the_devices_times_count_where_the_referees_clock_confirms_them():
+    assert device_times(samples(1.11, 1.0), OVERHEAD) == (1.0,) * 30
+
+
+@pytest.mark.parametrize("device_ms", [0.5, 1.6], ids=["too short", "too long"])
+def test_times_that_the_referees_clock_contradicts_are_refused(device_ms):
+    with pytest.raises(Failure, match="clocks disagree") as refused:
+        device_times(samples(1.11, device_ms), OVERHEAD)
+    assert refused.value.rule == "clock_disagreement"
+
+
+def test_a_burst_is_timed_from_the_outside_without_its_own_handshake():
+    assert OVERHEAD.per_call_ms(Sample(0.08 + 64 * 0.02, 1.0, 1.2, length=64)) == pytest.approx(0.02)
+    assert OVERHEAD.is_short(samples(0.2, 0.1))
+    assert not OVERHEAD.is_short(samples(0.4, 0.3))
+
+
+def test_what_a_loaded_candidate_adds_to_the_handshake_counts_within_bounds():
+    assert OVERHEAD.with_candidate([Sample(0.18, 0.0, length=0)] * 5).burst_ms == pytest.approx(0.18)
+    assert OVERHEAD.with_candidate([Sample(9.0, 0.0, length=0)] * 5).burst_ms == pytest.approx(0.38)
+    assert OVERHEAD.with_candidate([Sample(0.01, 0.0, length=0)] * 5).burst_ms == pytest.approx(0.08)
+
+
+def test_nothing_takes_no_time_at_all():
+    assert OVERHEAD.per_call_ms(Sample(0.0, 0.0)) > 0
+
+
+def test_work_that_is_put_off_is_refused():
+    refuse_late_work(samples(1.0, 1.0, late_ms=0.2), OVERHEAD)
+    with pytest.raises(Failure) as refused:
+        refuse_late_work(samples(1.0, 1.0, late_ms=0.4), OVERHEAD)
+    assert refused.value.rule == "late_work"
