@@ -8,6 +8,7 @@ input, 3 the run ended without a faster kernel, 5 the chat model's side, 6 the e
 from __future__ import annotations
 
 import asyncio
+import io
 import logging
 import os
 import sys
@@ -262,6 +263,9 @@ def salvage(folder: RunFolder, into: Annotated[Path, typer.Argument(metavar="NEW
 def main() -> None:
     """Run the command line; every foreseen failure ends in a sentence and a documented exit code."""
     logging.basicConfig(level=logging.WARNING, format="%(message)s")
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="replace")  # a model may write what a terminal cannot show
     try:
         app()
     except StarkError as error:

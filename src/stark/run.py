@@ -47,7 +47,7 @@ from stark.metrics import attempts_of
 from stark.settings import EvaluationSettings, Settings
 from stark.task import Task
 from stark.tree import ROOT_ID, Node, Role, Tree
-from stark_worker.protocol import EvalReport, EvalRequest, Limits, Outcome
+from stark_worker.protocol import DEGENERATE, EvalReport, EvalRequest, Limits, Outcome
 
 CLOCK_S = 5.0  # how much of the time a run has taken may be forgotten when it is killed
 
@@ -197,6 +197,11 @@ class Run:
                 raise TaskError(
                     f"The task's own Model does not pass its evaluation: {report.outcome}. {report.log[-1500:]}",
                     "Fix the task file; nothing was spent.",
+                )
+            if DEGENERATE in report.checks and not self.settings.evaluation.allow_degenerate:
+                raise TaskError(
+                    f"The task tests nothing: {report.checks[DEGENERATE]}",
+                    "Change its inputs, or search all the same with --set evaluation.allow_degenerate=true.",
                 )
             self._land(Node(ROOT_ID, None, Role.REFERENCE, source, report))
         given = self.record.given
@@ -370,6 +375,9 @@ def eval_request(task: Task, source: str, settings: EvaluationSettings, entry: s
         target=settings.target,
         precision=settings.precision,
         score=settings.score,
+        kernelbench_version=settings.kernelbench_version,
+        atol=settings.atol,
+        rtol=settings.rtol,
         limits=Limits(settings.build_s, settings.run_s),
     )
 

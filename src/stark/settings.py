@@ -10,7 +10,7 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from stark_worker.protocol import Precision, Score, Target
+from stark_worker.protocol import KernelBenchVersion, Precision, Score, Target
 
 
 class Group(BaseModel):
@@ -157,6 +157,14 @@ class EvaluationSettings(Group):
     """Floating-point type of inputs and weights."""
     score: Score = Score.VERIFIED
     """Which rules decide: `verified`, or `kernelbench` for its protocol."""
+    kernelbench_version: KernelBenchVersion = KernelBenchVersion.HEAD
+    """Which version of KernelBench's protocol: `HEAD`, or `v0.1`, the paper's."""
+    atol: float | None = Field(default=None, ge=0)
+    """Absolute tolerance in place of the rules' own."""
+    rtol: float | None = Field(default=None, ge=0)
+    """Relative tolerance in place of the rules' own."""
+    allow_degenerate: bool = False
+    """Whether to search on a task whose check accepts answers that compute nothing, such as zeros."""
     build_s: float = Field(default=300.0, gt=0)
     """Deadline for compiling and loading a candidate."""
     run_s: float = Field(default=60.0, gt=0)

@@ -19,7 +19,7 @@ def baseline_source(task_source: str, baseline: str) -> tuple[str, str]:
     return f"{task_source.rstrip()}\n{_COMPILED.format(mode=MODES[baseline])}", "ModelNew"
 
 
-_COMPILED = '''
+_COMPILED = """
 
 import torch as _torch
 
@@ -31,4 +31,4 @@ class ModelNew(Model):
 
     def forward(self, *inputs):
         return self._compiled(*inputs)
-'''
+"""

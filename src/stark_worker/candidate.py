@@ -20,7 +20,7 @@ from typing import Any, NoReturn
 
 import torch
 
-from stark_worker import cuda
+from stark_worker import build, cuda
 from stark_worker.channel import Channel
 from stark_worker.logs import describe
 from stark_worker.memory import JOB_FILE, SOURCE_FILE, Arena, Job, Spot, dtype_name, host_arena, pack, unpack
@@ -29,7 +29,7 @@ from stark_worker.weights import constructed, copy_weights
 
 SPIN_S = 0.1
 FLUSHES = 4  # a third of a millisecond on a fast card
-NO_MEMORY = ("can't allocate memory", "std::bad_alloc", "CUDA error: out of memory")
+NO_MEMORY = ("can't allocate memory", "std::bad_alloc", "CUDA error: out of memory", "CUDA out of memory")
 
 
 def main(channel_descriptor: int, arena_descriptor: int) -> NoReturn:
@@ -169,7 +169,7 @@ class Server:
         spots = self.job.outputs[number]
         if plain and len(tensors) == len(spots) and all(map(Spot.fits, spots, tensors)):
             for place, tensor in zip(self.places[number], tensors, strict=True):
-                _copy(place, tensor.detach())
+                _copy(place, tensor.detach().resolve_conj().resolve_neg())
         kinds = [self._kind(tensor) for tensor in tensors]
         return {"structure": packed, "kinds": kinds, "plain": plain}
 
@@ -187,6 +187,8 @@ class Server:
     def load(self) -> tuple[Any, str]:
         """The candidate's model with the reference's weights, and how these got there."""
         job = self.job
+        # A cache of its own: one that candidates share could be filled with false entries by any of them.
+        build.install(self.source_file.parent / "build", job.build.value)
         entry = getattr(import_file("candidate", self.source_file), job.entry, None)
         if entry is None:
             raise AttributeError(f"The source defines no class {job.entry}.")

@@ -28,7 +28,7 @@ POLL_S = 0.2
 HEARTBEAT_S = 2.0
 SLACK_S = 180.0
 PARTS = ("requests", "working", "answers")
-_PACKAGES = str(Path(__file__).resolve().parent.parent)  # a folder, or the file that `stark pack-worker` made
+PACKAGES = str(Path(__file__).resolve().parent.parent)  # a folder, or the file that `stark pack-worker` made
 FAULTS = {3: "machinery", 4: "task"}  # by exit code of `python -m stark_worker judge`
 
 
@@ -87,7 +87,7 @@ def _judge(text: bytes, folder: Path) -> dict[str, object]:
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
-        env={**os.environ, "PYTHONPATH": _PACKAGES},
+        env={**os.environ, "PYTHONPATH": PACKAGES},
     )
     deadline = time.monotonic() + _patience_s(text)
     sent: bytes | None = text

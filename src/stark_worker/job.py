@@ -23,6 +23,7 @@ def write_job(request: EvalRequest, reference: Reference, folder: Path, device: 
         dtype=str(reference.dtype).removeprefix("torch."),
         threads=threads(),
         construct_seed=reference.construct_seed,
+        build=request.build,
         nontrivial=reference.nontrivial,
         construct=reference.construct,
         construct_tensors=layout.place_all(reference.construct_tensors),

@@ -18,6 +18,7 @@ _GENERATED = re.compile(r"\bstark_light::")
 
 def cut(text: str, limit: int = LOG_CHARACTERS) -> str:
     """The beginning and the end of a text; the middle of a longer one is left out and said to be."""
+    text = text.encode("utf-8", "replace").decode("utf-8")  # half a character pair can be neither sent nor printed
     if len(text) <= limit:
         return text
     half = limit // 2

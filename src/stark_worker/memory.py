@@ -17,6 +17,8 @@ from typing import Any
 
 import torch
 
+from stark_worker.protocol import Build
+
 PAGE = 4096
 
 # In the folder of the candidate's process:
@@ -46,6 +48,7 @@ class Job:
     dtype: str
     threads: int
     construct_seed: int
+    build: Build
     nontrivial: bool
     construct: str
     construct_tensors: tuple[Spot, ...]

@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 PROTOCOL_VERSION = 1
+DEGENERATE = "degenerate"  # among the checks of a task's own model: why its check accepts answers that compute nothing
 
 
 class Outcome(enum.StrEnum):
@@ -63,6 +64,13 @@ class KernelBenchVersion(enum.StrEnum):
     HEAD = "HEAD"
 
 
+class Build(enum.StrEnum):
+    """How extensions are compiled: with light headers where they suffice, or exactly as torch does it."""
+
+    FAST = "fast"
+    STOCK = "stock"
+
+
 @dataclass(frozen=True)
 class Limits:
     """Deadlines of one evaluation; what exceeds one is the candidate's fault and has the outcome ``timeout``."""
@@ -86,6 +94,7 @@ class EvalRequest:
     precision: Precision = Precision.FP32
     score: Score = Score.VERIFIED
     limits: Limits = Limits()
+    build: Build = Build.FAST
     version: int = PROTOCOL_VERSION
     kernelbench_version: KernelBenchVersion = KernelBenchVersion.HEAD
     atol: float | None = None
@@ -103,6 +112,10 @@ class Timing:
     """Samples of one measurement, in milliseconds, in the order they were taken."""
 
     samples_ms: tuple[float, ...]
+
+    def __post_init__(self) -> None:
+        if not self.samples_ms or not all(0.0 < sample < math.inf for sample in self.samples_ms):
+            raise ProtocolError("a timing needs samples, and each of them takes some time")
 
     @property
     def median_ms(self) -> float:

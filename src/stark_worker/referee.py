@@ -20,12 +20,13 @@ from typing import Any
 import torch
 
 from stark_worker import cuda
+from stark_worker.admission import admit
 from stark_worker.candidate import forward
 from stark_worker.compare import Rules, mismatch
 from stark_worker.device import device_facts
 from stark_worker.job import write_job
 from stark_worker.memory import HostMemory, Job, same_bits, spoil, structure, unpack
-from stark_worker.protocol import EvalReport, EvalRequest, Outcome, Target, Timing
+from stark_worker.protocol import DEGENERATE, EvalReport, EvalRequest, Outcome, Target, Timing
 from stark_worker.reference import Case, Reference, TaskFault
 from stark_worker.sandbox import ISOLATION, START_S, Candidate, Failure, MachineryFault, threads
 from stark_worker.timing import Overhead, Sample, device_times, refuse_late_work
@@ -56,6 +57,8 @@ def judge(request: EvalRequest, candidate: Candidate, folder: Path) -> EvalRepor
     outcome, log, rule, timing = Outcome.OK, "", None, None
     try:
         timing = trial.hold()
+        if request.entry == "Model" and (reasons := admit(reference)):
+            trial.checks[DEGENERATE] = " ".join(reasons)
     except Failure as failure:
         outcome, log, rule = failure.outcome, failure.log, failure.rule
     except torch.cuda.OutOfMemoryError:  # there was enough for the reference, before the candidate was loaded
@@ -93,7 +96,8 @@ class Trial:
         if in_bursts := overhead.is_short(self._warm_up()) and self._can_burst():
             overhead = overhead.with_candidate([self._empty([]) for _ in range(CALIBRATIONS)])
         samples = self._measure(in_bursts)
-        refuse_late_work(samples, overhead)
+        if self._request.entry != "Model":  # the task's own model is no candidate; on a busy machine it is just slow
+            refuse_late_work(samples, overhead)
         return self._timing(samples, overhead)
 
     def _calibrate(self) -> Overhead:

@@ -261,6 +261,6 @@ def _of_task(part: str, step: Callable[[], Result]) -> Result:
     """Run a part of the task; whatever it raises is the task's fault."""
     try:
         return step()
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         text = " ".join(str(error).split())[:500]
         raise TaskFault(f"{part} fails: {type(error).__name__}: {text}") from error
