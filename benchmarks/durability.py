@@ -265,7 +265,9 @@ def main() -> None:
         commit = subprocess.run(["git", "rev-parse", "HEAD"], cwd=ROOT, capture_output=True, text=True).stdout.strip()
         facts = {"date": datetime.now(UTC).isoformat(), "commit": commit, "machine": platform.platform()}
         facts["findings"] = [asdict(finding) for finding in findings]
-        (ROOT / "benchmarks" / "results" / "durability.json").write_text(json.dumps(facts, indent=1) + "\n")
+        results = ROOT / "benchmarks" / "results"
+        results.mkdir(exist_ok=True)
+        (results / "durability.json").write_text(json.dumps(facts, indent=1) + "\n")
     sys.exit(0 if all(finding.holds for finding in findings) else 1)
 
 

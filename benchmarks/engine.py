@@ -88,7 +88,9 @@ def main() -> None:
     if arguments.save:
         commit = subprocess.run(["git", "rev-parse", "HEAD"], cwd=ROOT, capture_output=True, text=True).stdout.strip()
         facts = {"date": datetime.now(UTC).isoformat(), "commit": commit, "machine": platform.platform(), "rows": rows}
-        (ROOT / "benchmarks" / "results" / "engine.json").write_text(json.dumps(facts, indent=1) + "\n")
+        results = ROOT / "benchmarks" / "results"
+        results.mkdir(exist_ok=True)
+        (results / "engine.json").write_text(json.dumps(facts, indent=1) + "\n")
 
 
 if __name__ == "__main__":

@@ -202,7 +202,7 @@ def confine(parent: int, memory: int) -> None:
     if os.getppid() != parent:
         os._exit(1)
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    resource.setrlimit(resource.RLIMIT_AS, (memory, memory))
+    resource.setrlimit(resource.RLIMIT_DATA, (memory, memory))  # not RLIMIT_AS: libraries map far more than they use
 
 
 def end_with_parent() -> None:

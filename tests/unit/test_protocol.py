@@ -98,7 +98,13 @@ def test_a_tolerance_that_is_none_is_refused(field, value):
 
 def test_not_a_number_cannot_be_sent():
     with pytest.raises(ValueError, match="JSON"):
-        to_json(EvalReport(Outcome.OK, Timing((float("nan"),))))
+        to_json(Limits(build_s=float("nan")))
+
+
+@pytest.mark.parametrize("samples", [(), (0.0,), (1.0, -1.0), (float("nan"),), (float("inf"),)])
+def test_a_timing_has_samples_and_each_takes_some_time(samples):
+    with pytest.raises(ProtocolError, match="takes some time"):
+        Timing(samples)
 
 
 def test_a_whole_number_is_taken_for_seconds():

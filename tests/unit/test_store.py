@@ -521,7 +521,7 @@ def test_no_number_that_is_none(begun, number):
     priced = replace(a_call(1).reply, cost_usd=number)
     attempts = [
         lambda: begun.finish("run", a_node(1, outside_share=number)),
-        lambda: begun.finish("run", a_node(1, report=replace(OK, timing=Timing((number,))))),
+        lambda: begun.finish("run", a_node(1, report=replace(OK, duration_s=number))),
         lambda: begun.reserve("run", 1, 1, Spend(1, number)),
         lambda: begun.journal("run", reservation, a_call(1, reply=priced)),
         lambda: begun.journal("run", reservation, a_call(1, duration_s=number)),
