@@ -20,7 +20,6 @@ from conformance.store import FAILED, OK, a_call, a_node, a_root, a_run
 from stark.errors import StoreDamaged, StoreError, StoreLocked, StoreTooNew
 from stark.interfaces import Spend, TicketRecord
 from stark.store import open_store, salvage, schema
-from stark_worker.protocol import Timing
 
 
 def fill(folder: Path, attempts: int = 40, text: str = "reply " * 300) -> None:

@@ -15,7 +15,17 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
-from stark.agents.sources import MARKER, ONE_MARKER, CodeLine, Reading, Span, code_lines, read_source, unix
+from stark.agents.sources import (
+    MARKER,
+    ONE_MARKER,
+    CodeLine,
+    Reading,
+    Span,
+    code_lines,
+    parse_source,
+    read_source,
+    unix,
+)
 
 BEGIN = "<<<IMPROVE BEGIN>>>"
 END = "<<<IMPROVE END>>>"
