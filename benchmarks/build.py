@@ -12,6 +12,7 @@ from __future__ import annotations
 import argparse
 import ctypes
 import json
+import os
 import platform
 import re
 import statistics
@@ -141,9 +142,13 @@ def main() -> None:
 def save(name: str, results: dict[str, dict[str, list[float]]]) -> None:
     import torch
 
-    commit = subprocess.run(
-        ["git", "rev-parse", "--short", "HEAD"], cwd=ROOT, capture_output=True, text=True
-    ).stdout.strip()
+    # a machine that was handed a plain checkout is told the commit
+    commit = (
+        os.environ.get("STARK_COMMIT")
+        or subprocess.run(
+            ["git", "rev-parse", "--short", "HEAD"], cwd=ROOT, capture_output=True, text=True
+        ).stdout.strip()
+    )
     facts = {"date": datetime.now(UTC).isoformat(timespec="seconds"), "commit": commit or "unknown", "device": name}
     facts |= {"torch": torch.__version__, "python": platform.python_version()}
     file = ROOT / "benchmarks" / "results" / f"build-{re.sub(r'[^a-z0-9]+', '-', name.lower())}.json"

@@ -144,6 +144,18 @@ def hold_lock(pipe: Connection, folder: Path, leave: str) -> None:
     store.close()
 
 
+def open_when_free(folder, within_s=10.0):
+    """A forked child lets go of the lock as its first act, but the machine may be busy with others before."""
+    until = time.monotonic() + within_s
+    while True:
+        try:
+            return open_store(folder, write=True)
+        except StoreLocked:
+            if time.monotonic() > until:
+                raise
+            time.sleep(0.02)
+
+
 @pytest.mark.parametrize("leave", ["program", "fork"])
 def test_the_lock_dies_with_its_holder_and_not_later(tmp_path, leave):
     with started(hold_lock, tmp_path, leave) as (process, pipe):
@@ -154,6 +166,6 @@ def test_the_lock_dies_with_its_holder_and_not_later(tmp_path, leave):
             process.kill()
             process.join()
             os.kill(left, 0)  # still there
-            open_store(tmp_path, write=True).close()
+            open_when_free(tmp_path).close()
         finally:
             os.kill(left, 9)
