@@ -243,14 +243,14 @@ class Run:
     async def _attempt(self, ticket: Ticket) -> Attempt:
         """One attempt. A prompt that is refused stops the run once, so that somebody looks; when it is refused again
         after a resume, it is an unusable reply, or no resume would ever get past it."""
-        resumed = ticket.number in self._resumed
+        desk = RunDesk(self, ticket.number)
         try:
-            return await self.workflow.attempt(ticket, RunDesk(self, ticket.number))
+            return await self.workflow.attempt(ticket, desk)
         except PromptRefused as refusal:
-            if not resumed:
+            if ticket.number not in self._resumed or desk.role is None:
                 raise
             report = EvalReport(Outcome.UNUSABLE_REPLY, log=f"The model refused the prompt twice: {refusal.message}")
-            return Attempt(Role.SOLO, None, report, notes=(refusal.message,))
+            return Attempt(desk.role, None, report, notes=(refusal.message,))
 
     def _may_ask(self, flying: int) -> bool:
         return not self._end and not self._fault and flying < self.settings.jobs
@@ -308,12 +308,13 @@ class RunDesk(Desk):
         self._run, self._number = run, number
         self._journal = deque(run.store.calls(run.record.id, number))
         self._asked = 0
+        self.role: Role | None = None  # who was asked last
 
     def takes_temperature(self, role: Role) -> bool:
         return self._run.models[role].takes_temperature
 
     async def ask(self, role: Role, messages: Sequence[Message], form: ReplyForm, window: Iterable[int]) -> Reply:
-        index, self._asked = self._asked, self._asked + 1
+        index, self._asked, self.role = self._asked, self._asked + 1, role
         if self._journal:
             return self._journal.popleft().reply
         run = self._run

@@ -252,6 +252,6 @@ def test_half_precision_and_dropout():
 
 @pytest.mark.parametrize("language", ["triton", "cpu", "cuda"])
 def test_the_examples_that_models_are_shown_work(language):
-    task, kernel = ((TEMPLATES / f"example-{language}-{part}.py").read_text() for part in ("model", "new"))
+    task, kernel = ((TEMPLATES / name).read_text() for name in ("example-model.py", f"example-{language}-new.py"))
     report = judge(task, kernel, Target(language))
     assert report.outcome is Outcome.OK, report.log

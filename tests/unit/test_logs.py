@@ -7,11 +7,11 @@ from stark_worker.logs import ERRORS, LOG_CHARACTERS, compiler_errors, in_candid
 GCC = """\
 In file included from /usr/include/c++/12/vector:64,
                  from main.cpp:1:
-/tmp/x/main.cpp: In function 'at::Tensor scale(at::Tensor)':
-/tmp/x/main.cpp:5:3: warning: unused variable 'n' [-Wunused-variable]
+/build/main.cpp: In function 'at::Tensor scale(at::Tensor)':
+/build/main.cpp:5:3: warning: unused variable 'n' [-Wunused-variable]
     5 |   int n = 3;
       |       ^
-/tmp/x/main.cpp:7:9: error: 'flaot' was not declared in this scope; did you mean 'float'?
+/build/main.cpp:7:9: error: 'flaot' was not declared in this scope; did you mean 'float'?
     7 |   const flaot* p = x.data_ptr<float>();
       |         ^~~~~
       |         float

@@ -176,8 +176,8 @@ def test_profiles_can_be_left_out():
 @pytest.mark.parametrize("target", list(Target))
 def test_the_examples_are_python_with_the_right_class(target):
     templates = load_templates(PromptSettings())
-    for part, name in (("model", "Model"), ("new", "ModelNew")):
-        tree = ast.parse(templates[f"example_{target}_{part}"])
+    for key, name in (("example_model", "Model"), (f"example_{target}_new", "ModelNew")):
+        tree = ast.parse(templates[key])
         assert name in [node.name for node in tree.body if isinstance(node, ast.ClassDef)]
 
 

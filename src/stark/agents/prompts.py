@@ -41,8 +41,8 @@ VARIABLES: dict[str, str] = {
     "task_name": "the task's name",
     "task_source": "the task's source",
     "hint": "what the user wants the agents to know; may be empty",
-    "example_model": "the example's Model in the target's form",
-    "example_new": "the example's ModelNew",
+    "example_model": "the example's Model",
+    "example_new": "the example's ModelNew in the target's language",
     "latest_source": "source of the selected node; empty when that is the root",
     "failed": "whether the selected node failed",
     "entries": "the window: list of title, advice, source, source_place, log, result, profile",
@@ -97,9 +97,9 @@ def sample_strategy(rng: random.Random) -> str:
 def load_templates(settings: PromptSettings) -> dict[str, str]:
     """The effective templates, checked. All that prompts are made of is in here, so a run can store it."""
     templates = {key: _built_in(f"{key.replace('_', '-')}.j2") for key in (*_ROLES, "send_back", "context", "window")}
+    templates["example_model"] = _built_in("example-model.py")
     for target in Target:
-        for part in ("model", "new"):
-            templates[f"example_{target}_{part}"] = _built_in(f"example-{target}-{part}.py")
+        templates[f"example_{target}_new"] = _built_in(f"example-{target}-new.py")
     origins: dict[str, str] = {}
     if settings.system in WORDINGS:
         templates["system"] = _built_in(f"system-{settings.system}.j2")
@@ -204,7 +204,7 @@ class Prompts:
             "task_name": scene.task.name,
             "task_source": scene.task.source,
             "hint": scene.task.hint,
-            "example_model": templates[f"example_{scene.target}_model"],
+            "example_model": templates["example_model"],
             "example_new": templates[f"example_{scene.target}_new"],
             "anchors": scene.anchors.mode != "off",
             "marked": scene.anchors.mode == "enforced",
