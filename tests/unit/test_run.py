@@ -17,7 +17,7 @@ from stark.run import Run
 from stark.settings import RoleSettings
 from stark.store import open_store
 from stark.tree import ROOT_ID, Role
-from stark_worker.protocol import DeviceFacts, EvalReport, Outcome
+from stark_worker.protocol import DEGENERATE, DeviceFacts, EvalReport, Outcome
 
 DEVICE = DeviceFacts("pretend device", "pretend", cores=1)
 
@@ -404,6 +404,20 @@ def test_a_task_whose_own_model_fails_is_refused_before_anything_is_spent(tmp_pa
     with pytest.raises(TaskError, match="shape mismatch"):
         bench.optimize()
     assert bench.model.prompts == []
+
+
+def test_a_task_that_tests_nothing_is_refused_unless_allowed(tmp_path):
+    class Idle(HashEvaluator):
+        async def evaluate(self, request):
+            report = await super().evaluate(request)
+            return replace(report, checks={DEGENERATE: "Zeros are accepted."}) if request.entry == "Model" else report
+
+    bench = Bench(tmp_path / "refused", evaluator=Idle(None))
+    with pytest.raises(TaskError, match="Zeros are accepted"):
+        bench.optimize()
+    assert bench.model.prompts == []
+    allowed = ["evaluation.allow_degenerate=true", "budget.attempts=1"]
+    assert len(Bench(tmp_path / "allowed", allowed, evaluator=Idle(None)).optimize()[1]) == 2
 
 
 def test_a_refused_temperature_is_noted_on_the_node_and_brings_a_strategy_hint(tmp_path):
