@@ -316,3 +316,13 @@ def test_a_loss_is_judged_relative_to_its_value(refer):
         right = nn.functional.mse_loss(*case.inputs)
         assert agrees(case, [right])
         assert not agrees(case, [right * 1.001])
+
+
+def test_changed_inputs_keep_the_memory_order_of_the_tasks_own(tmp_path):
+    source = (
+        "import torch\n\n\nclass Model(torch.nn.Module):\n    def forward(self, x):\n        return x * 2\n\n\n"
+        "def get_inputs():\n    return [torch.randn(8, 32).t()]\n\n\ndef get_init_inputs():\n    return []\n"
+    )
+    reference = Reference(source, Precision.FP32, tmp_path)
+    strides = {case.inputs[0].stride() for case in (*reference.cases(), *reference.cases(), reference.timed_case())}
+    assert strides == {(1, 32)}
