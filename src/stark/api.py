@@ -27,7 +27,7 @@ from stark.interfaces import ChatModel, Evaluator, Listener, Reply, RunRecord, S
 from stark.method import TEAM_ROLES, build_policy, build_workflow, find_method
 from stark.models import open_model
 from stark.run import Result, Run, eval_request
-from stark.settings import EvaluationSettings, Settings
+from stark.settings import EvaluationSettings, PromptSettings, Settings
 from stark.store import open_store
 from stark.task import Task, load_candidate, load_task
 from stark.tree import Role
@@ -170,7 +170,8 @@ def assemble(record: RunRecord, store: Store, evaluator: Evaluator, listener: Li
     scene = Scene(
         record.task, record.device, evaluation.target, evaluation.precision, settings.windows, settings.anchors
     )
-    workflow = build_workflow(settings, Team(Prompts(record.templates, scene), settings))
+    templates = load_templates(PromptSettings()) | record.templates  # an older version may have stored fewer
+    workflow = build_workflow(settings, Team(Prompts(templates, scene), settings))
     answered: dict[Role, int] = {}
     for call in store.calls(record.id):
         answered[call.role] = answered.get(call.role, 0) + 1

@@ -447,6 +447,13 @@ def test_a_refusal_is_not_sent_back(tmp_path, finish):
     assert finish.value in nodes[1].report.log
 
 
+def test_a_run_that_stored_fewer_templates_is_resumed_with_todays_for_the_rest(tmp_path):
+    bench = Bench(tmp_path, ["budget.attempts=1"])
+    older = {key: text for key, text in bench.record.templates.items() if not key.startswith("example")}
+    bench.record = replace(bench.record, templates=older)
+    assert len(bench.optimize()[1]) == 2
+
+
 def test_ask_and_tell_can_be_driven_by_hand(tmp_path):
     with Bench(tmp_path, ["budget.attempts=2"]).run() as run:
         assert isinstance(run, Run)
