@@ -166,10 +166,7 @@ def _for_each_role(layer: Mapping[str, Any]) -> dict[str, Any]:
 def assemble(record: RunRecord, store: Store, evaluator: Evaluator, listener: Listener) -> Run:
     """The parts of a run, chosen by its stored settings."""
     settings = settings_of(record)
-    evaluation = settings.evaluation
-    scene = Scene(
-        record.task, record.device, evaluation.target, evaluation.precision, settings.windows, settings.anchors
-    )
+    scene = Scene.of(record.task, record.device, settings)
     templates = load_templates(PromptSettings()) | record.templates  # an older version may have stored fewer
     workflow = build_workflow(settings, Team(Prompts(templates, scene), settings))
     answered: dict[Role, int] = {}

@@ -12,6 +12,8 @@ import io
 import logging
 import os
 import sys
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -126,7 +128,7 @@ def resume(
     options = {**_budget(attempts, tokens, usd, minutes), "jobs": jobs, "roles": roles}
     changed = change(sets or [], _given(options))
     progress = terminal.Progress()
-    record, nodes, _ = _read(folder)
+    record, nodes = _read(folder)
     progress.learn(nodes)
     terminal.show_start(f"STARK goes on with {record.task.name}", [("run", str(folder)), ("nodes", str(len(nodes)))])
     _finish(go_on(folder, changed, progress, signals=True), folder)
@@ -190,7 +192,7 @@ def show(
     folder: RunFolder, node: Annotated[int | None, typer.Argument(help="A node, to see all of it.")] = None
 ) -> None:
     """Show the tree of a run, or one node with its prompts, scaffold, change and log."""
-    record, nodes, calls = _read(folder, node)
+    record, nodes = _read(folder)
     if node is None:
         terminal.show_tree(record, nodes)
         return
@@ -200,7 +202,7 @@ def show(
             f"The run in {folder} has no node {node}.", f"Its nodes: {', '.join(map(str, sorted(by_id)))}."
         )
     parent_id = by_id[node].parent_id
-    terminal.show_node(by_id[node], None if parent_id is None else by_id[parent_id], calls)
+    terminal.show_node(by_id[node], None if parent_id is None else by_id[parent_id], _read_calls(folder, node))
 
 
 @app.command()
@@ -217,12 +219,12 @@ def export(
 
     if best is None and training_data is None:
         raise UsageError("Nothing to export was named.", "Give --best FILE or --training-data FILE.")
-    record, nodes, calls = _read(folder)
+    record, nodes = _read(folder)
     if best is not None:
         exports.write_best(best, record, nodes)
         terminal.say(f"The best kernel is in {best}.")
     if training_data is not None:
-        count = exports.write_training_data(training_data, nodes, calls, role)
+        count = exports.write_training_data(training_data, nodes, _read_calls(folder), role)
         terminal.say(f"{count} calls of the {role} agent are in {training_data}.")
 
 
@@ -334,15 +336,25 @@ def _show_estimate(job: Any) -> None:
     terminal.show_estimate(rows, settings.budget.attempts, settings.budget.usd, settings.budget.tokens)
 
 
-def _read(folder: Path, number: int | None = None) -> Any:
-    from contextlib import closing
+def _read(folder: Path) -> Any:
+    """A run and its nodes. Its calls hold every prompt, so they are read only where they are used."""
+    with _opened(folder) as (store, record):
+        return record, store.nodes(record.id)
 
+
+def _read_calls(folder: Path, number: int | None = None) -> Any:
+    """The calls of one attempt, or of all."""
+    with _opened(folder) as (store, record):
+        return store.calls(record.id, number)
+
+
+@contextmanager
+def _opened(folder: Path) -> Iterator[tuple[Any, Any]]:
     from stark.api import only_run
     from stark.store import open_store
 
     with closing(open_store(folder, write=False)) as store:
-        record = only_run(store, folder)
-        return record, store.nodes(record.id), store.calls(record.id, number)
+        yield store, only_run(store, folder)
 
 
 if __name__ == "__main__":

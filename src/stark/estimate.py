@@ -33,10 +33,7 @@ class Estimate:
 
 def estimate(record: RunRecord, settings: Settings, models: Mapping[Role, ChatModel]) -> list[Estimate]:
     """One estimate per role, from the prompts that would really be sent."""
-    evaluation = settings.evaluation
-    scene = Scene(
-        record.task, record.device, evaluation.target, evaluation.precision, settings.windows, settings.anchors
-    )
+    scene = Scene.of(record.task, record.device, settings)
     prompts = Prompts(record.templates, scene)
     source = record.task.source
     root = Node(ROOT_ID, None, Role.REFERENCE, source, EvalReport(Outcome.OK, Timing((1.0,))))

@@ -84,9 +84,6 @@ def build_workflow(settings: Settings, team: Team) -> Workflow:
 def workflow_edges(name: str) -> list[tuple[str, str, str]]:
     """One attempt of a method as its compiled graph runs it: from, to, condition. No task is needed to see it."""
     settings = resolve(Settings(method=name))
-    evaluation = settings.evaluation
-    nothing = Scene(
-        Task("", ""), DeviceFacts("", ""), evaluation.target, evaluation.precision, settings.windows, settings.anchors
-    )
+    nothing = Scene.of(Task("", ""), DeviceFacts("", ""), settings)
     workflow = build_workflow(settings, Team(Prompts(load_templates(settings.prompts), nothing), settings))
     return edges_of(workflow)

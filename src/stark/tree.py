@@ -107,10 +107,6 @@ class Tree:
         """Note that an attempt on ``parent_id`` is in flight."""
         self._log.pending[number] = parent_id
 
-    def abandon(self, number: int) -> None:
-        """Forget an attempt in flight that will not land in this process."""
-        self._log.pending.pop(number, None)
-
     def add(self, node: Node) -> None:
         """Append a finished node."""
         log = self._log

@@ -28,11 +28,7 @@ from stark_worker.protocol import DeviceFacts, EvalReport, EvalRequest, Outcome,
 def team() -> Team:
     """What a workflow is made from, with default settings."""
     settings = load_settings()
-    evaluation = settings.evaluation
-    device = DeviceFacts("a device", "cpu")
-    scene = Scene(
-        Task("task", TASK), device, evaluation.target, evaluation.precision, settings.windows, settings.anchors
-    )
+    scene = Scene.of(Task("task", TASK), DeviceFacts("a device", "cpu"), settings)
     return Team(Prompts(load_templates(settings.prompts), scene), settings)
 
 

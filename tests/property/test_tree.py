@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stark.metrics import fast_p, measure, speed, success_rate
+from stark.metrics import compile_rate, correct_rate, fast_p, measure, speed, success_rate
 from stark.tree import ROOT_ID, Node, Role, Tree
 from stark_worker.protocol import Outcome
 from strategies import report, trees
@@ -78,6 +78,12 @@ def test_metrics_never_count_the_root(tree):
 def test_rates_are_shares_of_tasks(forest, p):
     runs = [measure(list(tree)) for tree in forest]
     assert fast_p(runs, p) <= success_rate(runs) <= 1
+    attempts, compiled, correct = (
+        sum(getattr(run, name) for run in runs) for name in ("attempts", "compiled", "correct")
+    )
+    assert compile_rate(runs) == (compiled / attempts if attempts else 0)
+    assert correct_rate(runs) == (correct / attempts if attempts else 0)
+    assert correct_rate(runs, of_compiled=True) == (correct / compiled if compiled else 0)
     averages = speed(runs)
     assert (averages is None) == (success_rate(runs) == 0)
     if averages:

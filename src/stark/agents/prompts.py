@@ -23,7 +23,7 @@ from stark.agents.anchors import BEGIN, END, remove_markers
 from stark.agents.windows import Window, entry
 from stark.errors import SettingsError
 from stark.interfaces import Message
-from stark.settings import AnchorSettings, PromptSettings, WindowSettings
+from stark.settings import AnchorSettings, PromptSettings, Settings, WindowSettings
 from stark.task import Task
 from stark.tree import ROOT_ID, Plan, Role
 from stark_worker.protocol import DeviceFacts, Precision, Target
@@ -185,6 +185,12 @@ class Scene:
     precision: Precision
     windows: WindowSettings
     anchors: AnchorSettings
+
+    @classmethod
+    def of(cls, task: Task, device: DeviceFacts, settings: Settings) -> Scene:
+        """The scene of a run with these settings."""
+        evaluation = settings.evaluation
+        return cls(task, device, evaluation.target, evaluation.precision, settings.windows, settings.anchors)
 
 
 class Prompts:
