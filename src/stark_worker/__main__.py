@@ -10,117 +10,79 @@ happened: exit code 3 for a fault of the machine, 4 for a task that does not wor
 
 from __future__ import annotations
 
-import os
+import argparse
+import asyncio
 import signal
-import subprocess
 import sys
-import tempfile
 from pathlib import Path
-from types import FrameType
-from typing import NoReturn
 
-from stark_worker import folder
-from stark_worker.protocol import DeviceFacts, EvalReport, EvalRequest, ProtocolError, Target, from_json, to_json
-from stark_worker.sandbox import MachineryFault, candidate_process, end_with_parent
+from stark_worker.cache import default_cache
+from stark_worker.faults import MachineryFault, TaskFault
+from stark_worker.folder import serve
+from stark_worker.protocol import EvalRequest, ProtocolError, Target, from_json, to_json
+from stark_worker.station import Station
 
-MACHINERY, TASK, USAGE = 3, 4, 2
+MACHINERY, TASK, STOPPED = 3, 4, 128 + signal.SIGTERM
 
 
-def judge(text: bytes) -> EvalReport:
+async def judge(text: bytes) -> str:
     """Judge one request."""
     request = from_json(EvalRequest, text)
-    gpu = request.target is not Target.CPU
-    if gpu:  # one device only, for the referee and the candidate alike
-        os.environ["CUDA_VISIBLE_DEVICES"] = os.environ.get("CUDA_VISIBLE_DEVICES", "0").split(",")[0]
-    report = _judged(request, gpu)
-    if gpu:  # when all that the candidate started is gone
-        from stark_worker import cuda
-
-        cuda.check_health()
-    return report
+    async with Station(request.target, default_cache()) as station:
+        return to_json(await station.judge(request))
 
 
-def _judged(request: EvalRequest, gpu: bool) -> EvalReport:
-    with tempfile.TemporaryDirectory(prefix="stark-referee-") as own, candidate_process(gpu) as candidate:
-        # These import torch, which the candidate's process is doing meanwhile.
-        from stark_worker import referee
-        from stark_worker.reference import TaskFault
-
-        try:
-            return referee.judge(request, candidate, Path(own))
-        except TaskFault as error:
-            _fail(TASK, f"task: {error}")
-        except RuntimeError as error:
-            if "CUDA" not in str(error):
-                raise
-            what = "GPU memory exhausted" if "out of memory" in str(error) else "GPU unhealthy"
-            raise MachineryFault(f"{what}: {error}") from error
-
-
-def device(target: Target) -> DeviceFacts:
+async def device(target: Target) -> str:
     """What kernels for this target run on."""
-    if target is not Target.CPU:
-        from stark_worker import cuda
+    async with Station(target, default_cache()) as station:
+        return to_json(await station.device())
 
-        if lack := cuda.missing(target):
-            raise MachineryFault(lack)
-    from stark_worker.device import measured_device
 
-    return measured_device(target)
+async def work(options: argparse.Namespace) -> str:
+    """Do what the command line says; the answer, if there is one to print."""
+    task = asyncio.current_task()
+    assert task is not None
+    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
+    if options.command == "judge":
+        return await judge(sys.stdin.buffer.read())
+    if options.command == "device":
+        return await device(options.target)
+    async with Station(options.target, default_cache()) as station:
+        await serve(options.folder, station)
+    return ""
 
 
 def main(arguments: list[str]) -> int:
-    """Run one command; the answer is the only thing written to standard output."""
-    signal.signal(signal.SIGTERM, _end)
-    if arguments[:1] == ["serve"]:
-        return _serve(arguments[1:])
-    end_with_parent()
-    answer = os.fdopen(os.dup(1), "w", encoding="utf-8")
-    os.dup2(2, 1)  # a task that prints does not spoil the answer
-    os.environ["OMP_WAIT_POLICY"] = "passive"  # the referee's idle threads take no time from the candidate
+    """Run one command."""
+    options = _parser().parse_args(arguments)
     try:
-        result = to_json(_answer(arguments))
+        answer = asyncio.run(work(options))
+    except TaskFault as error:
+        return _fail(TASK, f"task: {error}")
     except (MachineryFault, ProtocolError, OSError) as error:
-        _fail(MACHINERY, f"worker: {error}")
-    with answer:
-        print(result, file=answer)
+        return _fail(MACHINERY, f"worker: {error}")
+    except (KeyboardInterrupt, asyncio.CancelledError):
+        return STOPPED
+    if answer:
+        print(answer)
     return 0
 
 
-def _answer(arguments: list[str]) -> EvalReport | DeviceFacts:
-    if arguments == ["judge"]:
-        return judge(sys.stdin.buffer.read())
-    if arguments == ["device"]:
-        return device(Target.CPU)
-    if arguments[:2] == ["device", "--target"] and len(arguments) == 3 and arguments[2] in list(Target):
-        return device(Target(arguments[2]))
-    _fail(USAGE, "usage: python -m stark_worker judge | device [--target TARGET] | serve FOLDER [--target TARGET]")
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m stark_worker", description="Judges kernels; speaks JSON.")
+    commands = parser.add_subparsers(dest="command", required=True)
+    commands.add_parser("judge", help="an EvalRequest on standard input, an EvalReport on standard output")
+    describing = commands.add_parser("device", help="what kernels run on")
+    serving = commands.add_parser("serve", help="work off the requests in a folder")
+    serving.add_argument("folder", type=Path)
+    for command in (describing, serving):
+        command.add_argument("--target", type=Target, choices=list(Target), default=Target.CPU)
+    return parser
 
 
-def _serve(arguments: list[str]) -> int:
-    target = arguments[2:] if arguments[1:2] == ["--target"] else []
-    if not arguments or (len(arguments) > 1 and target not in [[each] for each in Target]):
-        _answer([])
-    # In a process of its own: whoever has used a GPU cannot leave it to the candidates afterwards.
-    facts = subprocess.run(
-        [sys.executable, "-m", "stark_worker", "device", *arguments[1:]],
-        stdout=subprocess.PIPE,
-        text=True,
-        env={**os.environ, "PYTHONPATH": folder.PACKAGES},
-    )
-    if facts.returncode:
-        return facts.returncode
-    folder.serve(Path(arguments[0]), facts.stdout)
-    return 0
-
-
-def _fail(code: int, sentence: str) -> NoReturn:
+def _fail(code: int, sentence: str) -> int:
     print(" ".join(sentence.split()), file=sys.stderr, flush=True)
-    sys.exit(code)
-
-
-def _end(_signal: int, _frame: FrameType | None) -> NoReturn:
-    sys.exit(128 + signal.SIGTERM)
+    return code
 
 
 if __name__ == "__main__":

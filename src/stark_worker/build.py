@@ -1,7 +1,6 @@
-"""Extensions of a candidate, built once: ``load_inline`` and ``load`` of torch with a cache and a faster way behind.
+"""Extensions of a candidate: ``load_inline`` and ``load`` of torch with a faster way behind them.
 
-An extension lives in a folder named by a hash of everything that decides it. It is made in a folder beside and renamed
-into place, so nobody ever sees half of one, and of several that make the same the first wins. There are no locks.
+A call becomes an ``Extension``, which knows by which key it is found in a cache, how it is built and how it is loaded.
 In the mode "fast" the light headers are tried first and torch's own when they may be to blame; "stock" is torch's way.
 """
 
@@ -19,41 +18,68 @@ import re
 import shutil
 import subprocess
 import sys
-import tempfile
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
 import torch
 from torch.utils import cpp_extension
 
-from stark_worker import toolchain
+from stark_worker import cache, toolchain
 from stark_worker.logs import compiler_errors, in_candidate_lines
 from stark_worker.toolchain import CPP_FILE, CUDA_FILE, CompileFailed, Request
 
 Mode = Literal["fast", "stock"]
 Build = Callable[[Path], Any]
 
-CACHE_BYTES = 4 * 2**30
-KEPT_S = 3600.0  # an entry used within the hour, or a build begun within it, is left alone
 ENVIRONMENT = ("CC", "CXX", "CPATH", "CPLUS_INCLUDE_PATH", "LIBRARY_PATH", "NVCC_PREPEND_FLAGS", "NVCC_APPEND_FLAGS")
 
-_UNDER_WAY, _DEAD = ".build-", ".dead-"
 _LOCAL_INCLUDE = re.compile(r'^\s*#\s*include\s*"([^"]+)"', re.MULTILINE)
 _UNDEFINED = re.compile(r"undefined symbol: (\w+)")
+_TORCHS = {name: inspect.unwrap(getattr(cpp_extension, name)) for name in ("load_inline", "load")}
 
 
-def install(cache: Path, mode: Mode = "fast") -> None:
+class BuildFailed(RuntimeError):
+    """A compiler refused. A RuntimeError, as from torch itself: candidates may expect one."""
+
+
+@dataclass(frozen=True)
+class Extension:
+    """One call of ``load_inline`` or ``load``, all arguments by name, from a candidate that lies in ``home``."""
+
+    function: str
+    call: dict[str, Any]
+    mode: Mode
+    home: Path
+
+    @functools.cached_property
+    def request(self) -> Request:
+        return _inline_request(self.call) if self.function == "load_inline" else _file_request(self.call)
+
+    @property
+    def key(self) -> str:
+        """The same wherever the candidate lies."""
+        parts = json.dumps(_decisive(self.request, self.call, self.mode), sort_keys=True)
+        return hashlib.sha256(parts.replace(str(self.home), ".").encode()).hexdigest()[:32]
+
+    def build(self, folder: Path) -> Any:
+        """Build it in this folder, and load it from there to see that it can be."""
+        stock = functools.partial(_stock, _TORCHS[self.function], self.call)
+        return _build(self.request, stock, self.mode, folder)
+
+    def load(self, library: Path) -> Any:
+        """What torch would return: the module, or the library's path."""
+        return _load(library, self.request)
+
+
+def install(make: Callable[[Extension], Any], mode: Mode = "fast") -> None:
     """Put ours in the place of torch's, in this process; called before the candidate's code is imported."""
-    for name, read in (("load_inline", _inline_request), ("load", _file_request)):
-        torchs = inspect.unwrap(getattr(cpp_extension, name))
-        setattr(cpp_extension, name, _replacement(torchs, read, cache, mode))
+    for name, torchs in _TORCHS.items():
+        setattr(cpp_extension, name, _replacement(name, torchs, make, mode))
 
 
-def _replacement(
-    torchs: Callable[..., Any], read: Callable[[dict[str, Any]], Request], cache: Path, mode: Mode
-) -> Callable[..., Any]:
+def _replacement(name: str, torchs: Callable[..., Any], make: Callable[[Extension], Any], mode: Mode) -> Any:
     signature = inspect.signature(torchs)
 
     @functools.wraps(torchs)
@@ -63,73 +89,27 @@ def _replacement(
         call = bound.arguments
         if call.get("with_sycl") or call.get("sycl_sources") or call.get("is_standalone"):
             return torchs(*args, **kwargs)  # not kinds of extension that candidates are asked for
-        request = read(call)
-        build = functools.partial(_build, request, functools.partial(_stock, torchs, call), mode)
-        return _from_cache(request, _key(request, call, mode), cache, build)
+        return make(Extension(name, dict(call), mode, Path.cwd()))
 
     return load
 
 
-def _from_cache(request: Request, key: str, cache: Path, build: Build) -> Any:
-    """The extension, from its folder or new; in a private folder where the cache cannot be written to."""
-    folder = cache / key
-    if library := _library(folder):
-        with contextlib.suppress(OSError):  # another user's entry: used all the same, only not marked as used
-            os.utime(folder)
-        return _load(library, request)
-    with _place_to_build(cache) as place:
-        result = build(place)
-        for waste in (*place.glob("*.o"), *place.glob("*.log"), *place.glob(".ninja*")):
-            waste.unlink()
-        place.chmod(0o755)  # a cache may be shared between users
-        library = _library(_publish(place, folder))
-    _prune(cache)
-    if not request.python:
-        return str(library)
-    result.__file__ = result.__spec__.origin = str(library)  # it was loaded before its folder got its name
-    return result
+def from_cache_or_new(shared: Path, private: Path) -> Callable[[Extension], Any]:
+    """A way to make extensions for a process that nobody trusts: it reads the shared cache and never writes to it."""
 
+    def make(extension: Extension) -> Any:
+        key = extension.key
+        if library := cache.find(shared, key) or cache.find(private, key):
+            return extension.load(library)
+        place = private / key
+        place.mkdir(parents=True)
+        try:
+            return extension.build(place)
+        except BaseException:
+            shutil.rmtree(place, ignore_errors=True)
+            raise
 
-@contextlib.contextmanager
-def _place_to_build(cache: Path) -> Iterator[Path]:
-    try:
-        cache.mkdir(parents=True, exist_ok=True)
-        place = tempfile.mkdtemp(prefix=_UNDER_WAY, dir=cache)
-    except OSError:
-        place = tempfile.mkdtemp(prefix="stark-build-")
-    try:
-        yield Path(place)
-    except BaseException:
-        shutil.rmtree(place, ignore_errors=True)
-        raise
-
-
-def _publish(place: Path, folder: Path) -> Path:
-    """Make a finished build visible; where somebody was faster, theirs is as good. Returns where it lies."""
-    if place.parent != folder.parent:
-        return place
-    try:
-        place.rename(folder)
-    except OSError:
-        if _library(folder) is None:
-            return place
-        shutil.rmtree(place, ignore_errors=True)
-    return folder
-
-
-def _prune(cache: Path) -> None:
-    """Drop builds nobody will finish, and the entries that were not used for longest while there is too much."""
-    with contextlib.suppress(OSError):  # somebody else prunes too, or the cache is not ours to prune
-        entries = sorted((entry.stat().st_mtime, entry) for entry in cache.iterdir() if entry.is_dir())
-        sizes = {entry: sum(file.stat().st_size for file in entry.iterdir()) for _, entry in entries}
-        total = sum(sizes.values())
-        for used, entry in entries:
-            unfinished = entry.name.startswith((_UNDER_WAY, _DEAD))
-            if time.time() - used > KEPT_S and (unfinished or total > CACHE_BYTES):
-                total -= sizes[entry]
-                dead = cache / f"{_DEAD}{os.getpid()}-{entry.name}"
-                entry.rename(dead)  # first out of sight, so that nobody finds an entry with files missing
-                shutil.rmtree(dead, ignore_errors=True)
+    return make
 
 
 def _build(request: Request, stock: Build, mode: Mode, folder: Path) -> Any:
@@ -161,8 +141,8 @@ def _light(request: Request, folder: Path) -> Any:
     return _load(toolchain.build(request, folder), request)
 
 
-def _failure(request: Request, said: str) -> RuntimeError:
-    return RuntimeError(f"Error building extension '{request.name}':\n{compiler_errors(said) or said}")
+def _failure(request: Request, said: str) -> BuildFailed:
+    return BuildFailed(f"Error building extension '{request.name}':\n{compiler_errors(said) or said}")
 
 
 def _missing(said: str) -> str:
@@ -196,11 +176,8 @@ def _load(library: Path, request: Request) -> Any:
     return module
 
 
-def _library(folder: Path) -> Path | None:
-    return next(iter(sorted(folder.glob("*.so"))), None)
-
-
-def _key(request: Request, call: dict[str, Any], mode: Mode) -> str:
+def _decisive(request: Request, call: dict[str, Any], mode: Mode) -> list[Any]:
+    """Everything that decides what is built."""
     said = {name: repr(value) for name, value in call.items() if name not in ("verbose", "build_directory")}
     around = [
         torch.__version__,
@@ -211,8 +188,7 @@ def _key(request: Request, call: dict[str, Any], mode: Mode) -> str:
     ]
     if "native" in said.get("extra_cflags", "") + said.get("extra_cuda_cflags", ""):
         around.append(_processor())
-    parts = [request.files, _local_headers(request), said, around, toolchain.identity(request.cuda)]
-    return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:32]
+    return [request.files, _local_headers(request), said, around, toolchain.identity(request.cuda)]
 
 
 def _processor() -> str:

@@ -10,20 +10,20 @@ import ctypes
 import functools
 import importlib.util
 import select
-import socket
 import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
-from typing import Any, NoReturn
+from typing import Any
 
 import torch
 
 from stark_worker import build, cuda
 from stark_worker.channel import Channel
+from stark_worker.folders import JOB_FILE, SOURCE_FILE
 from stark_worker.logs import describe
-from stark_worker.memory import JOB_FILE, SOURCE_FILE, Arena, Job, Spot, dtype_name, host_arena, pack, unpack
+from stark_worker.memory import Arena, Job, Spot, dtype_name, host_arena, pack, unpack
 from stark_worker.protocol import Outcome, from_json
 from stark_worker.weights import constructed, copy_weights
 
@@ -32,9 +32,8 @@ FLUSHES = 4  # a third of a millisecond on a fast card
 NO_MEMORY = ("can't allocate memory", "std::bad_alloc", "CUDA error: out of memory", "CUDA out of memory")
 
 
-def main(channel_descriptor: int, arena_descriptor: int) -> NoReturn:
-    """Serve the referee until it kills this process."""
-    channel = Channel(socket.socket(fileno=channel_descriptor))
+def main(channel: Channel, arena_descriptor: int) -> None:
+    """Serve the referee until it lets go of this process."""
     prepare = channel.receive()
     folder = Path.cwd()
     job = from_json(Job, (folder / JOB_FILE).read_text(encoding="utf-8"))
@@ -47,7 +46,6 @@ def main(channel_descriptor: int, arena_descriptor: int) -> NoReturn:
     model, weights = server.attempt(Outcome.COMPILE_ERROR, server.load)
     channel.send(did="loaded", weights=weights)
     server.serve(model)
-    sys.exit()
 
 
 class Clock:
@@ -187,8 +185,8 @@ class Server:
     def load(self) -> tuple[Any, str]:
         """The candidate's model with the reference's weights, and how these got there."""
         job = self.job
-        # A cache of its own: one that candidates share could be filled with false entries by any of them.
-        build.install(self.source_file.parent / "build", job.build.value)
+        private = self.source_file.parent / "build"
+        build.install(build.from_cache_or_new(Path(job.cache), private), job.build.value)
         entry = getattr(import_file("candidate", self.source_file), job.entry, None)
         if entry is None:
             raise AttributeError(f"The source defines no class {job.entry}.")

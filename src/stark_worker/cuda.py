@@ -16,9 +16,9 @@ from typing import Any
 
 import torch
 
+from stark_worker.faults import MachineryFault
 from stark_worker.memory import Arena
 from stark_worker.protocol import Target
-from stark_worker.sandbox import MachineryFault
 
 HEALTH_S = 30.0
 FLUSH_BYTES = 2**28
@@ -43,14 +43,19 @@ class _Block:
 
 
 class DeviceMemory:
-    """The referee's side of an arena on the GPU, which lives as long as the process, and the handle that opens it."""
+    """The referee's side of an arena on the GPU, and the handle that opens it."""
 
     def __init__(self, size: int) -> None:
-        address, handle = ctypes.c_uint64(), _Handle()
-        _driver("cuMemAlloc_v2", ctypes.byref(address), ctypes.c_size_t(size))
-        _driver("cuIpcGetMemHandle", ctypes.byref(handle), address)
-        self.arena, self.handle = _arena(address, size), bytes(handle).hex()
+        self._address, handle = ctypes.c_uint64(), _Handle()
+        _driver("cuMemAlloc_v2", ctypes.byref(self._address), ctypes.c_size_t(size))
+        _driver("cuIpcGetMemHandle", ctypes.byref(handle), self._address)
+        self.arena, self.handle = _arena(self._address, size), bytes(handle).hex()
         self._flush = flush_memory()
+
+    def close(self) -> None:
+        """Give the memory back; nobody may hold a view of it any more."""
+        torch.cuda.synchronize()
+        _driver("cuMemFree_v2", self._address)
 
     def wait(self) -> None:
         """Until what was written can be read by the other process."""

@@ -13,7 +13,8 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from stark_worker.protocol import DeviceFacts, Target
+from stark_worker.channel import Channel
+from stark_worker.protocol import DeviceFacts, Target, to_json
 
 COPY_BYTES = 64 * 2**20
 GPU_COPY_BYTES = 2**30
@@ -29,6 +30,18 @@ def measured_device(target: Target = Target.CPU) -> DeviceFacts:
     """The same with memory bandwidth, which takes a moment to measure."""
     bandwidth = copy_bandwidth_gb_s() if target is Target.CPU else device_copy_bandwidth_gb_s()
     return dataclasses.replace(device_facts(target), bandwidth_gb_s=round(bandwidth, 1))
+
+
+def main(channel: Channel) -> None:
+    """Say what kernels run on; the first message names the target."""
+    target = Target(channel.receive()["target"])
+    if target is not Target.CPU:
+        from stark_worker import cuda
+
+        if lack := cuda.missing(target):
+            channel.send(did="failed", fault="machinery", text=lack)
+            return
+    channel.send(did="measured", facts=to_json(measured_device(target)))
 
 
 def _cpu_facts() -> DeviceFacts:

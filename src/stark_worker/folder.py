@@ -8,28 +8,28 @@
     FOLDER/stop                  tells every worker to end
 
 Either side may be restarted at any time. A request whose worker died is taken up by the next one; an answer waits
-until the host has read it. Several workers may serve one folder, one per device. No torch here: each request is judged
-by a process of its own.
+until the host has read it. Several workers may serve one folder. No torch here.
 """
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import fcntl
 import json
 import os
-import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import IO
+
+from stark_worker.faults import MachineryFault, TaskFault
+from stark_worker.protocol import EvalRequest, ProtocolError, from_json, to_json
+from stark_worker.station import Station
 
 POLL_S = 0.2
 HEARTBEAT_S = 2.0
-SLACK_S = 180.0
 PARTS = ("requests", "working", "answers")
-PACKAGES = str(Path(__file__).resolve().parent.parent)  # a folder, or the file that `stark pack-worker` made
-FAULTS = {3: "machinery", 4: "task"}  # by exit code of `python -m stark_worker judge`
 
 
 def write_whole(path: Path, text: str) -> None:
@@ -39,77 +39,65 @@ def write_whole(path: Path, text: str) -> None:
     draft.replace(path)
 
 
-def serve(folder: Path, facts: str) -> None:
-    """Work off requests until FOLDER/stop appears or the process is ended. ``facts`` are DeviceFacts as JSON."""
+async def serve(folder: Path, station: Station) -> None:
+    """Work off requests until FOLDER/stop appears or the process is ended, as many at once as the station has room."""
     for part in PARTS:
         (folder / part).mkdir(parents=True, exist_ok=True)
-    write_whole(folder / "device.json", facts)
-    beat = 0.0
-    while not (folder / "stop").exists():
-        if time.monotonic() - beat > HEARTBEAT_S:
-            beat = time.monotonic()
-            write_whole(folder / "heartbeat", str(time.time()))
-        with _claim(folder) as request:
-            if request is None:
-                time.sleep(POLL_S)
+    write_whole(folder / "device.json", to_json(await station.device()))
+    async with asyncio.TaskGroup() as group:
+        beating = group.create_task(_beat(folder))
+        under_way: set[asyncio.Task[None]] = set()
+        while not (folder / "stop").exists():
+            if len(under_way) < station.slots and (claimed := _claim(folder)):
+                under_way.add(group.create_task(_work(folder, claimed, station)))
             else:
-                _work(folder, request)
+                await asyncio.sleep(POLL_S)
+            under_way = {task for task in under_way if not task.done()}
+        await asyncio.gather(*under_way)
+        beating.cancel()
 
 
-@contextlib.contextmanager
-def _claim(folder: Path) -> Iterator[Path | None]:
-    """A request that nobody else works on, locked; None when there is none."""
-    for part in ("working", "requests"):  # first what a worker that died has left
-        for path in sorted((folder / part).glob("*.json")):
-            claimed = folder / "working" / path.name
-            with contextlib.suppress(FileNotFoundError, BlockingIOError):
-                if part == "requests":
-                    path.rename(claimed)
-                with claimed.open() as file:
-                    fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                    if claimed.exists():  # not finished by another between our look and our lock
-                        yield claimed
-                        return
-    yield None
-
-
-def _work(folder: Path, request: Path) -> None:
-    text = request.read_bytes()
-    answer = _judge(text, folder)
-    write_whole(folder / "answers" / request.name, json.dumps(answer))
-    request.unlink()
-
-
-def _judge(text: bytes, folder: Path) -> dict[str, object]:
-    """One request through a worker process of its own, with the heart beating meanwhile."""
-    process = subprocess.Popen(
-        [sys.executable, "-m", "stark_worker", "judge"],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        env={**os.environ, "PYTHONPATH": PACKAGES},
-    )
-    deadline = time.monotonic() + _patience_s(text)
-    sent: bytes | None = text
+async def _beat(folder: Path) -> None:
     while True:
-        try:
-            out, err = process.communicate(sent, timeout=HEARTBEAT_S)
-            break
-        except subprocess.TimeoutExpired:
-            sent = None  # communicate remembers what it has not written yet
-            write_whole(folder / "heartbeat", str(time.time()))
-            if time.monotonic() > deadline:
-                process.terminate()
-    if process.returncode == 0:
-        return {"report": json.loads(out)}
-    lines = err.decode(errors="replace").strip().splitlines() or [f"the worker ended with code {process.returncode}"]
-    kind = FAULTS.get(process.returncode, "machinery")
-    return {"fault": kind, "message": lines[-1].removeprefix("task: ").removeprefix("worker: ")[:500]}
+        write_whole(folder / "heartbeat", str(time.time()))
+        await asyncio.sleep(HEARTBEAT_S)
 
 
-def _patience_s(text: bytes) -> float:
+def _claim(folder: Path) -> IO[str] | None:
+    """A request that nobody else works on, open and locked; None when there is none."""
+    for path in _waiting(folder):
+        claimed = folder / "working" / path.name
+        with contextlib.suppress(FileNotFoundError, BlockingIOError):
+            if path != claimed:
+                path.rename(claimed)
+            file = claimed.open()
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                if claimed.exists():  # not finished by another between our look and our lock
+                    return file
+            except BlockingIOError:
+                pass
+            file.close()
+    return None
+
+
+def _waiting(folder: Path) -> Iterator[Path]:
+    for part in ("working", "requests"):  # first what a worker that died has left
+        yield from sorted((folder / part).glob("*.json"))
+
+
+async def _work(folder: Path, claimed: IO[str], station: Station) -> None:
+    with claimed:
+        request = Path(claimed.name)
+        answer = await _judge(claimed.read(), station)
+        write_whole(folder / "answers" / request.name, json.dumps(answer))
+        request.unlink()
+
+
+async def _judge(text: str, station: Station) -> dict[str, object]:
     try:
-        limits = json.loads(text)["limits"]
-        return float(limits["build_s"]) + float(limits["run_s"]) + SLACK_S
-    except (ValueError, KeyError, TypeError):
-        return SLACK_S  # not a request; judging will say so
+        return {"report": json.loads(to_json(await station.judge(from_json(EvalRequest, text))))}
+    except TaskFault as fault:
+        return {"fault": "task", "message": str(fault)}
+    except (MachineryFault, ProtocolError, OSError) as fault:
+        return {"fault": "machinery", "message": str(fault)[:500]}

@@ -6,17 +6,18 @@ from dataclasses import replace
 from pathlib import Path
 
 from stark_worker import cuda
-from stark_worker.memory import JOB_FILE, SOURCE_FILE, Job, Layout
+from stark_worker.folders import JOB_FILE, SOURCE_FILE
+from stark_worker.memory import Job, Layout
 from stark_worker.protocol import EvalRequest, to_json
 from stark_worker.reference import Reference
-from stark_worker.sandbox import threads
+from stark_worker.wards import threads
 
 BURST_MOST, BURST_BYTES = 64, 2**32
 
 
-def write_job(request: EvalRequest, reference: Reference, folder: Path, device: str) -> Job:
+def write_job(request: EvalRequest, reference: Reference, folder: Path, cache: str) -> Job:
     """Lay out the arena and put into the candidate's folder what its process needs to know."""
-    layout = Layout()
+    layout, device = Layout(), reference.device.type
     job = Job(
         entry=request.entry,
         device=device,
@@ -24,6 +25,7 @@ def write_job(request: EvalRequest, reference: Reference, folder: Path, device: 
         threads=threads(),
         construct_seed=reference.construct_seed,
         build=request.build,
+        cache=cache,
         nontrivial=reference.nontrivial,
         construct=reference.construct,
         construct_tensors=layout.place_all(reference.construct_tensors),

@@ -21,10 +21,6 @@ from stark_worker.protocol import Build
 
 PAGE = 4096
 
-# In the folder of the candidate's process:
-SOURCE_FILE = "candidate.py"
-JOB_FILE = "job.json"
-
 
 @dataclass(frozen=True)
 class Spot:
@@ -49,6 +45,7 @@ class Job:
     threads: int
     construct_seed: int
     build: Build
+    cache: str
     nontrivial: bool
     construct: str
     construct_tensors: tuple[Spot, ...]
@@ -111,6 +108,9 @@ class HostMemory:
         os.ftruncate(descriptor, size)
         fcntl.fcntl(descriptor, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL)
         self.arena = host_arena(descriptor, size)
+
+    def close(self) -> None:
+        """The file goes with the last view of it."""
 
     def wait(self) -> None:
         """Until what was written can be read by the other process: at once."""

@@ -84,7 +84,8 @@ class EvalRequest:
     """One candidate to judge against one task.
 
     ``entry`` is the class to load from ``candidate_source``: ``ModelNew``, or ``Model`` for the root of a tree,
-    whose candidate is the task itself. ``atol`` and ``rtol`` take the place of the score's own tolerances.
+    whose candidate is the task itself. ``atol`` and ``rtol`` take the place of the score's own tolerances. A rival is
+    timed beside the candidate, in turns and on the same inputs: what "faster" is said by.
     """
 
     task_source: str
@@ -99,6 +100,8 @@ class EvalRequest:
     kernelbench_version: KernelBenchVersion = KernelBenchVersion.HEAD
     atol: float | None = None
     rtol: float | None = None
+    rival_source: str | None = None
+    rival_entry: str = "Model"
 
     def __post_init__(self) -> None:
         for name in ("atol", "rtol"):
@@ -143,6 +146,7 @@ class EvalReport:
 
     ``rule`` names the broken rule when the outcome is ``rejected``. ``log`` is the compiler's or the run's output, or
     where the result differs, cut to what a person or a model needs. ``timing`` is there exactly when the outcome is ok.
+    ``rival`` holds the times of the request's rival, sample by sample taken beside the candidate's.
     """
 
     outcome: Outcome
@@ -154,6 +158,7 @@ class EvalReport:
     device: DeviceFacts | None = None
     duration_s: float = 0.0
     version: int = PROTOCOL_VERSION
+    rival: Timing | None = None
 
     def __post_init__(self) -> None:
         if (self.outcome is Outcome.OK) != (self.timing is not None):

@@ -8,11 +8,12 @@ compared. Warm-up calls alone repeat their inputs and are not compared; nothing 
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import random
 import statistics
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -22,14 +23,18 @@ import torch
 from stark_worker import cuda
 from stark_worker.admission import admit
 from stark_worker.candidate import forward
+from stark_worker.channel import Channel, ChannelClosed
 from stark_worker.compare import Rules, mismatch
 from stark_worker.device import device_facts
+from stark_worker.faults import MachineryFault, TaskFault
+from stark_worker.folders import REPORT_FILE, REQUEST_FILE
 from stark_worker.job import write_job
-from stark_worker.memory import HostMemory, Job, same_bits, spoil, structure, unpack
-from stark_worker.protocol import DEGENERATE, EvalReport, EvalRequest, Outcome, Target, Timing
-from stark_worker.reference import Case, Reference, TaskFault
-from stark_worker.sandbox import ISOLATION, START_S, Candidate, Failure, MachineryFault, threads
+from stark_worker.memory import HostMemory, same_bits, spoil, structure, unpack
+from stark_worker.protocol import DEGENERATE, EvalReport, EvalRequest, Outcome, Target, Timing, from_json, to_json
+from stark_worker.reference import Case, Reference
+from stark_worker.sandbox import ISOLATION, START_S, Candidate, Failure
 from stark_worker.timing import Overhead, Sample, device_times, refuse_late_work
+from stark_worker.wards import threads
 
 WARM_UPS, WARM_UP_S = 100, 1.0
 SAMPLES_FEW, SAMPLES_ENOUGH, SAMPLES_MOST = 5, 30, 100
@@ -42,38 +47,147 @@ WEIGHTS = {"name": "copied by name", "shape": "copied by shape", "seed": "by see
 Look = dict[str, Any]
 
 
-def judge(request: EvalRequest, candidate: Candidate, folder: Path) -> EvalReport:
-    """Compile, check and time one candidate. ``folder`` is the referee's own."""
-    began = time.monotonic()
+def main(channel: Channel) -> None:
+    """Judge one candidate of a task after another, until nobody asks any more. The folder we are in is our own."""
+    referee = Referee()
+    while True:
+        try:
+            message, files = channel.receive_with_files()
+        except ChannelClosed:
+            return
+        channel.send(**referee.answer(message, files))
+
+
+class Referee:
+    """Knows one task, and judges its candidates."""
+
+    def __init__(self) -> None:
+        self._reference: Reference | None = None
+
+    def answer(self, message: dict[str, Any], files: list[int]) -> dict[str, Any]:
+        """Judge the candidates whose ends are in these files; the report is left in our folder."""
+        candidates = [Candidate(files[4 * n : 4 * n + 4], Path(folder)) for n, folder in enumerate(message["folders"])]
+        try:
+            request = from_json(EvalRequest, Path(REQUEST_FILE).read_bytes())
+            report = self._judge(request, candidates, message["cache"])
+        except TaskFault as error:
+            return {"did": "failed", "fault": "task", "text": str(error)}
+        except (MachineryFault, OSError, RuntimeError) as error:
+            return {"did": "failed", "fault": "machinery", "text": _sentence(error)}
+        Path(REPORT_FILE).write_text(to_json(report), encoding="utf-8")
+        return {"did": "judged"}
+
+    def _judge(self, request: EvalRequest, candidates: list[Candidate], cache: str) -> EvalReport:
+        began = time.monotonic()
+        try:
+            self._reference = self._reference or set_up(request)
+            report = judge(request, candidates, self._reference, cache)
+        finally:
+            for candidate in candidates:
+                candidate.close()
+        if request.target is not Target.CPU:  # now that all that the candidate started is gone
+            cuda.check_health()
+        return replace(report, device=device_facts(request.target), duration_s=time.monotonic() - began)
+
+
+def _sentence(error: Exception) -> str:
+    if isinstance(error, MachineryFault):
+        return str(error)
+    if "CUDA" not in str(error):
+        return f"{type(error).__name__}: {error}"
+    what = "GPU memory exhausted" if "out of memory" in str(error) else "GPU unhealthy"
+    return f"{what}: {error}"
+
+
+def set_up(request: EvalRequest) -> Reference:
+    """The reference of a task, made once for all its candidates."""
     if lack := cuda.missing(request.target):
         raise MachineryFault(lack)
     torch.set_num_threads(threads())
     cuda.pin_precision()
     device = "cpu" if request.target is Target.CPU else "cuda"
-    rules = Rules.of(request)
-    reference = Reference(request.task_source, request.precision, folder, device, request.score, rules)
-    job = write_job(request, reference, candidate.folder, device)
-    trial = Trial(request, candidate, reference, job)
-    outcome, log, rule, timing = Outcome.OK, "", None, None
+    return Reference(request.task_source, request.precision, Path.cwd(), device, request.score, Rules.of(request))
+
+
+def judge(request: EvalRequest, candidates: Sequence[Candidate], reference: Reference, cache: str) -> EvalReport:
+    """Check and time a candidate, and beside it a rival where the request names one."""
+    reference.renew()
+    with contextlib.ExitStack() as stack:
+        sides = [request] if request.rival_source is None else [request, rival_of(request)]
+        trials = [
+            stack.enter_context(Trial(side, candidate, reference, cache))
+            for side, candidate in zip(sides, candidates, strict=True)
+        ]
+        report = _verdict(request, trials, reference)
+    reference.rest()
+    return report
+
+
+def rival_of(request: EvalRequest) -> EvalRequest:
+    """What is asked about the rival: the same, of another source."""
+    assert request.rival_source is not None
+    return replace(request, candidate_source=request.rival_source, entry=request.rival_entry)
+
+
+def _verdict(request: EvalRequest, trials: list[Trial], reference: Reference) -> EvalReport:
+    trial, rivals = trials[0], trials[1:]
     try:
-        timing = trial.hold()
+        trial.prepare()
+        with _no_fault_of_the_candidate():
+            for rival in rivals:
+                rival.prepare()
+        samples = measure(trials, reference)
+        timing = trial.timing(samples[0])
+        with _no_fault_of_the_candidate():
+            rival_timing = rivals[0].timing(samples[1]) if rivals else None
         if request.entry == "Model" and (reasons := admit(reference)):
             trial.checks[DEGENERATE] = " ".join(reasons)
+        return EvalReport(Outcome.OK, timing, checks=trial.checks, rival=rival_timing)
     except Failure as failure:
-        outcome, log, rule = failure.outcome, failure.log, failure.rule
+        return EvalReport(failure.outcome, None, failure.log, failure.rule, trial.checks)
     except torch.cuda.OutOfMemoryError:  # there was enough for the reference, before the candidate was loaded
-        outcome, log = Outcome.OUT_OF_MEMORY, "The candidate leaves too little of the device's memory for the check."
-    duration = time.monotonic() - began
-    facts = device_facts(request.target)
-    return EvalReport(outcome, timing, log, rule, trial.checks, device=facts, duration_s=duration)
+        log = "The candidate leaves too little of the device's memory for the check."
+        return EvalReport(Outcome.OUT_OF_MEMORY, None, log, checks=trial.checks)
+
+
+@contextlib.contextmanager
+def _no_fault_of_the_candidate() -> Iterator[None]:
+    """A rival was judged before; what goes wrong with it now is nobody's fault who is judged."""
+    try:
+        yield
+    except Failure as failure:
+        raise MachineryFault(f"What the candidate is compared with failed: {failure.log}") from failure
+
+
+def measure(trials: Sequence[Trial], reference: Reference) -> list[list[Sample]]:
+    """Enough samples of each for a stable median, fewer of slow ones.
+
+    Where there are two they take turns on the same inputs, so that whatever slows the machine slows both alike.
+    """
+    samples: list[list[Sample]] = [[] for _ in trials]
+    turns = list(zip(trials, samples, strict=True))
+    began = time.monotonic()
+    while len(samples[0]) < SAMPLES_MOST:
+        spent = time.monotonic() - began
+        enough = SAMPLES_ENOUGH if spent < SAMPLING_MOST_S * len(trials) else SAMPLES_FEW
+        if spent > SAMPLING_S * len(trials) and len(samples[0]) >= enough:
+            break
+        cases = [reference.timed_case() for _ in range(max(trial.burst_length() for trial in trials))]
+        random.SystemRandom().shuffle(turns)
+        for trial, taken in turns:
+            with contextlib.nullcontext() if trial is trials[0] else _no_fault_of_the_candidate():
+                taken.append(trial.call_checked(cases if trial.in_bursts else cases[:1]))
+    return samples
 
 
 class Trial:
     """One candidate before the referee."""
 
-    def __init__(self, request: EvalRequest, candidate: Candidate, reference: Reference, job: Job) -> None:
+    def __init__(self, request: EvalRequest, candidate: Candidate, reference: Reference, cache: str) -> None:
         self.checks = {"isolation": ISOLATION}
-        self._request, self._candidate, self._reference, self._job = request, candidate, reference, job
+        self.in_bursts = False
+        self._request, self._candidate, self._reference = request, candidate, reference
+        self._job = job = write_job(request, reference, candidate.folder, cache)
         self._left_s = request.limits.run_s
         self._filled = 0  # the place that was written last
         self._memory = cuda.DeviceMemory(job.size) if job.device == "cuda" else HostMemory(candidate.arena, job.size)
@@ -85,20 +199,29 @@ class Trial:
         for name, weight in reference.weights.items():
             arena.view(job.weights[name]).copy_(weight)
 
-    def hold(self) -> Timing:
-        """The whole trial; a candidate that fails raises ``Failure``."""
-        overhead = self._calibrate()
+    def __enter__(self) -> Trial:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._inputs, self._outputs = [], []
+        self._memory.close()
+
+    def prepare(self) -> None:
+        """Everything before the timed calls; a candidate that fails raises ``Failure``."""
+        self._overhead = self._calibrate()
         cases = self._build()
-        checked = [self._call_checked([case]) for case in cases]
+        checked = [self.call_checked([case]) for case in cases]
         self.checks["first_call_ms"] = f"{checked[0].forward_ms:.3f}"
         exact = "double precision" if self._reference.exact else "the task's own precision"
         self.checks["correctness"] = f"{len(checked)} input sets against a reference in {exact}"
-        if in_bursts := overhead.is_short(self._warm_up()) and self._can_burst():
-            overhead = overhead.with_candidate([self._empty([]) for _ in range(CALIBRATIONS)])
-        samples = self._measure(in_bursts)
-        if self._request.entry != "Model":  # the task's own model is no candidate; on a busy machine it is just slow
-            refuse_late_work(samples, overhead)
-        return self._timing(samples, overhead)
+        self.in_bursts = self._overhead.is_short(self._warm_up()) and self._can_burst()
+        if self.in_bursts:
+            self._overhead = self._overhead.with_candidate([self._empty([]) for _ in range(CALIBRATIONS)])
+
+    def burst_length(self) -> int:
+        """How many calls the next sample is to be made of."""
+        most = len(self._inputs)
+        return random.SystemRandom().randint(most // 2, most) if self.in_bursts else 1
 
     def _calibrate(self) -> Overhead:
         """What a request costs when there is no candidate yet: nothing is the candidate's fault here."""
@@ -147,28 +270,18 @@ class Trial:
         if len(self._inputs) < BURST_LEAST:
             return False
         try:
-            self._call_checked([self._reference.timed_case() for _ in self._inputs])
+            self.call_checked([self._reference.timed_case() for _ in self._inputs])
         except Failure as failure:
             if failure.outcome is not Outcome.WRONG_RESULT:
                 raise
             return False
         return True
 
-    def _measure(self, in_bursts: bool) -> list[Sample]:
-        """Enough samples for a stable median, fewer of a slow candidate."""
-        samples: list[Sample] = []
-        began = time.monotonic()
-        while len(samples) < SAMPLES_MOST:
-            spent = time.monotonic() - began
-            enough = SAMPLES_ENOUGH if spent < SAMPLING_MOST_S else SAMPLES_FEW
-            if spent > SAMPLING_S and len(samples) >= enough:
-                break
-            length = random.SystemRandom().randint(len(self._inputs) // 2, len(self._inputs)) if in_bursts else 1
-            samples.append(self._call_checked([self._reference.timed_case() for _ in range(length)]))
-        return samples
-
-    def _timing(self, samples: list[Sample], overhead: Overhead) -> Timing:
+    def timing(self, samples: list[Sample]) -> Timing:
         """The samples that count, and how they came about."""
+        overhead = self._overhead
+        if self._request.entry != "Model":  # the task's own model is no candidate; on a busy machine it is just slow
+            refuse_late_work(samples, overhead)
         calls = sum(sample.length for sample in samples)
         self.checks["timing"] = f"{calls} calls, each on inputs not seen before and each compared"
         if self._job.device == "cpu":
@@ -184,7 +297,7 @@ class Trial:
         self.checks["cache"] = f"flushed before every burst; {cuda.cached_share(self._job.size)}"
         return Timing(outside)
 
-    def _call_checked(self, cases: Sequence[Case]) -> Sample:
+    def call_checked(self, cases: Sequence[Case]) -> Sample:
         """Calls in a row, one on each case, at places nobody can foresee, with all outputs compared."""
         places = random.SystemRandom().sample(range(len(self._inputs)), len(cases))
         for place, case in zip(places, cases, strict=True):

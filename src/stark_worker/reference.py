@@ -13,7 +13,7 @@ import random
 import re
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -32,6 +32,7 @@ from stark_worker.compare import (
     tolerance,
 )
 from stark_worker.draws import KERNELBENCH_SEED, OTHERS, Change, changes, kernelbench_seeds, secret_seed
+from stark_worker.faults import TaskFault
 from stark_worker.memory import pack, structure, unpack
 from stark_worker.protocol import Precision, Score
 from stark_worker.weights import constructed
@@ -41,10 +42,6 @@ OWN = "the task's own distribution"
 DOUBLES = 3  # inputs, outputs and what lies between them, each at most this many times in double precision
 
 Result = TypeVar("Result")
-
-
-class TaskFault(Exception):
-    """The task itself does not work; no candidate is to blame."""
 
 
 @dataclass(frozen=True)
@@ -98,6 +95,17 @@ class Reference:
     def weights(self) -> dict[str, torch.Tensor]:
         """What is copied into a candidate. In KernelBench nothing is: there weights agree by seed and order alone."""
         return {} if self._public else dict(self.model.state_dict())
+
+    def renew(self) -> None:
+        """Draw what one candidate alone is to see, unless that was just done."""
+        if not self.first.expected:
+            self.first = self._own(seed=kernelbench_seeds()[0] if self._public else None)
+
+    def rest(self) -> None:
+        """Let go of what only one candidate needed."""
+        self.first = replace(self.first, inputs=[], expected=[])
+        if self.device.type == "cuda":
+            torch.cuda.empty_cache()
 
     def draw(self, name: str, change: Change | None = None, exact: bool = True, seed: int | None = None) -> Case | None:
         """One case; None when a change of the inputs led to where the reference is undefined.

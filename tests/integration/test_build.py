@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import ctypes
 import os
 import shutil
-import signal
 import subprocess
 import sys
-import textwrap
 import time
 from pathlib import Path
 
@@ -16,8 +15,13 @@ import pytest
 import torch
 from torch.utils import cpp_extension
 
+from conformance.evaluator import TASK
 from stark_worker import build, toolchain
+from stark_worker import cache as cache_of_stark
 from stark_worker.logs import compiler_errors
+from stark_worker.protocol import EvalRequest, Target, to_json
+from stark_worker.station import Station
+from stationed import stationed
 
 SOURCE = """
 #include <torch/extension.h>
@@ -78,7 +82,7 @@ LIGHT = 'extern "C" int next(int x) { return x + 1; }'
 def cache(tmp_path, monkeypatch):
     for name in ("load_inline", "load"):
         monkeypatch.setattr(cpp_extension, name, getattr(cpp_extension, name))
-    build.install(tmp_path / "cache")
+    build.install(build.from_cache_or_new(tmp_path / "shared", tmp_path / "cache"))
     return tmp_path / "cache"
 
 
@@ -254,87 +258,62 @@ def test_headers_nobody_made_light_are_not_tried():
     assert not toolchain.fits(request)
 
 
-def test_a_cache_that_cannot_be_written_to(tmp_path, monkeypatch):
-    (tmp_path / "file").touch()
-    private = tmp_path / "private"
-    private.mkdir()
-    monkeypatch.setattr("tempfile.tempdir", str(private))
-    build.install(tmp_path / "file" / "cache")
-    path = light()
-    assert Path(path).parent.parent == private
-    assert ctypes.CDLL(path).next(1) == 2
+def test_the_longest_unused_go_first(tmp_path, monkeypatch):
+    def entry(name: str) -> Path:
+        place = cache_of_stark.place_to_build(tmp_path)
+        (place / "library.so").write_bytes(b"1234")
+        return cache_of_stark.publish(place, tmp_path, name).parent
+
+    kept, old = entry("kept"), entry("old")
+    abandoned = cache_of_stark.place_to_build(tmp_path)
+    hours_ago = time.time() - 3 * cache_of_stark.KEPT_S
+    for path in (old, abandoned):
+        os.utime(path, (hours_ago, hours_ago))
+    monkeypatch.setattr(cache_of_stark, "CACHE_BYTES", 0)
+    new = entry("new")
+    assert sorted(tmp_path.iterdir()) == sorted([kept, new])
 
 
-def test_the_longest_unused_go_first(cache, monkeypatch):
-    kept, old = Path(light()).parent, Path(light(extra_cflags=["-O1"])).parent
-    (cache / ".build-abandoned").mkdir()
-    hours_ago = time.time() - 3 * build.KEPT_S
-    for entry in (old, cache / ".build-abandoned"):
-        os.utime(entry, (hours_ago, hours_ago))
-    monkeypatch.setattr(build, "CACHE_BYTES", 0)
-    new = Path(light(extra_cflags=["-O2"])).parent
-    assert sorted(cache.iterdir()) == sorted([kept, new])
-
-
-BUILDER = """
-import sys
-from pathlib import Path
-sys.path.insert(0, sys.argv[1])
-from torch.utils import cpp_extension
-from stark_worker import build
-build.install(Path(sys.argv[2]))
-print("ready", flush=True)
-sys.stdin.readline()
-print(cpp_extension.load_inline("both", sys.argv[3], functions=["answer"]).answer(), flush=True)
+ASKING = """
+from torch import nn
+from torch.utils.cpp_extension import load_inline
+answer = load_inline("both", "int64_t answer() { return 42; }", functions=["answer"]).answer()
+raise ValueError(f"the answer is {answer}")
 """
 
 
-def builder(cache: Path, **environment: str) -> subprocess.Popen[str]:
-    package = str(Path(build.__file__).parents[1])
-    source = "int64_t answer() { return 42; }"
+def test_two_stations_build_the_same_at_the_same_time(tmp_path):
+    async def at_once():
+        async with Station(Target.CPU, tmp_path) as one, Station(Target.CPU, tmp_path) as other:
+            request = EvalRequest(TASK, ASKING)
+            return await asyncio.gather(one.judge(request), other.judge(request))
+
+    assert all("the answer is 42" in report.log for report in asyncio.run(at_once()))
+    assert len(list(tmp_path.iterdir())) == 1
+
+
+def test_killed_in_the_middle_leaves_nothing_to_be_found(tmp_path):
+    slow, shared = tmp_path / "slow", tmp_path / "stark" / "extensions"
+    slow.write_text(f"#!/bin/sh\ntouch {tmp_path}/compiling\nsleep 60\n")
+    slow.chmod(0o755)
     process = subprocess.Popen(
-        [sys.executable, "-W", "ignore", "-c", BUILDER, package, str(cache), source],
+        [sys.executable, "-m", "stark_worker", "judge"],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,
-        start_new_session=True,
-        env=os.environ | environment,
+        env=os.environ | {"CXX": str(slow), "XDG_CACHE_HOME": str(tmp_path)},
     )
-    assert process.stdout is not None
-    assert process.stdout.readline() == "ready\n"
-    return process
-
-
-def test_builders_of_the_same_at_the_same_time(cache):
-    builders = [builder(cache), builder(cache)]
-    for process in builders:
-        process.stdin.write("go\n")
-        process.stdin.flush()
-    assert [process.communicate()[0] for process in builders] == ["42\n", "42\n"]
-    assert len(list(cache.iterdir())) == 1
-
-
-def test_killed_in_the_middle_leaves_nothing_to_be_found(cache, tmp_path):
-    slow = tmp_path / "slow"
-    slow.write_text(
-        textwrap.dedent(f"""\
-        #!/bin/sh
-        touch {tmp_path}/compiling
-        sleep 60
-    """)
-    )
-    slow.chmod(0o755)
-    process = builder(cache, CXX=str(slow))
-    process.stdin.write("go\n")
-    process.stdin.flush()
+    process.stdin.write(to_json(EvalRequest(TASK, ASKING)))
+    process.stdin.close()
     while not (tmp_path / "compiling").exists():
         time.sleep(0.02)
-    os.killpg(process.pid, signal.SIGKILL)
-    process.communicate()
-    assert entries(cache) == []
-    process = builder(cache)
-    assert process.communicate("go\n")[0] == "42\n"
-    assert len(entries(cache)) == 1
+    process.kill()
+    process.wait()
+    process.stdout.close()
+    assert entries(shared) == []
+    with stationed(shared) as station:
+        assert "the answer is 42" in station.judge(EvalRequest(TASK, ASKING)).log
+    assert len(entries(shared)) == 1
 
 
 CUDA = """

@@ -1,4 +1,4 @@
-"""The worker as it is really used: a process that is given one request and answers with one report."""
+"""What the worker says of good and bad candidates: real processes throughout."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ import pytest
 
 from conformance.evaluator import BROKEN_TASK, KERNEL, REFERENCE, RIGHT, TASK
 from stark_worker.protocol import DeviceFacts, EvalReport, EvalRequest, Outcome, Score, Target, from_json, to_json
+from stationed import stationed
 
 without_gpu = pytest.mark.skipif(Path("/proc/driver/nvidia").exists(), reason="this machine has a GPU")
 
@@ -115,14 +116,17 @@ def work(command: str, text: str, **environment: str) -> subprocess.CompletedPro
     )
 
 
-def judge(request: EvalRequest, **environment: str) -> EvalReport:
-    done = work("judge", to_json(request), **environment)
-    assert done.returncode == 0, done.stderr
-    return from_json(EvalReport, done.stdout)
+@pytest.fixture(scope="module")
+def judge(tmp_path_factory):
+    with stationed(tmp_path_factory.mktemp("cache")) as station:
+        yield station.judge
 
 
-def judge_source(source: str, **limits: float) -> EvalReport:
-    return judge(replace(RIGHT, candidate_source=source, limits=replace(RIGHT.limits, **limits)))
+@pytest.fixture
+def judge_source(judge):
+    return lambda source, **limits: judge(
+        replace(RIGHT, candidate_source=source, limits=replace(RIGHT.limits, **limits))
+    )
 
 
 def running(*command: str) -> bool:
@@ -137,7 +141,7 @@ def running(*command: str) -> bool:
     return False
 
 
-def test_the_reference_is_judged_like_any_candidate():
+def test_the_reference_is_judged_like_any_candidate(judge):
     report = judge(REFERENCE)
     assert report.outcome is Outcome.OK, report.log
     assert report.timing
@@ -148,7 +152,7 @@ def test_the_reference_is_judged_like_any_candidate():
 
 
 @pytest.mark.parametrize("name", FAILURES)
-def test_a_fault_of_the_candidate_is_an_outcome(name):
+def test_a_fault_of_the_candidate_is_an_outcome(judge_source, name):
     source, outcome, said = FAILURES[name]
     report = judge_source(source)
     assert (report.outcome, said in report.log) == (outcome, True), report
@@ -156,7 +160,7 @@ def test_a_fault_of_the_candidate_is_an_outcome(name):
 
 
 @pytest.mark.parametrize("name", RULES)
-def test_a_candidate_that_cheats_is_rejected_by_the_rule(name):
+def test_a_candidate_that_cheats_is_rejected_by_the_rule(judge_source, name):
     source, rule = RULES[name]
     report = judge_source(source)
     assert (report.outcome, report.rule) == (Outcome.REJECTED, rule), report
@@ -167,20 +171,20 @@ def test_a_candidate_that_cheats_is_rejected_by_the_rule(name):
     [(at_import("while True: pass"), {"build_s": 1.0}), (forward("while True: pass"), {"run_s": 1.0})],
     ids=["while loading", "while running"],
 )
-def test_a_candidate_that_never_ends_runs_out_of_time(source, limits):
+def test_a_candidate_that_never_ends_runs_out_of_time(judge_source, source, limits):
     assert judge_source(source, **limits).outcome is Outcome.TIMEOUT
 
 
 def test_nothing_is_left_and_nothing_secret_is_seen(tmp_path):
-    report = judge(
-        replace(RIGHT, candidate_source=at_import(FORKER)), TMPDIR=str(tmp_path), OPENAI_API_KEY="sk-not-for-you"
-    )
+    request = replace(RIGHT, candidate_source=at_import(FORKER))
+    done = work("judge", to_json(request), TMPDIR=str(tmp_path), OPENAI_API_KEY="sk-not-for-you")
+    report = from_json(EvalReport, done.stdout)
     assert report.outcome is Outcome.OK, report.log
     assert not running("sleep", "8641.25")
     assert list(tmp_path.iterdir()) == []
 
 
-def test_several_outputs_arguments_that_are_no_tensors_and_dropout():
+def test_several_outputs_arguments_that_are_no_tensors_and_dropout(judge):
     task = (
         HEAD
         + """
@@ -204,19 +208,19 @@ def get_init_inputs():
     assert report.outcome is Outcome.OK, report.log
 
 
-def test_a_candidate_may_work_in_place_where_the_reference_does():
+def test_a_candidate_may_work_in_place_where_the_reference_does(judge):
     task = TASK.replace("return torch.relu(x * 2.0 + self.bias)", "return x.mul_(2.0).add_(self.bias).relu_()")
     report = judge(EvalRequest(task, task, "Model", limits=RIGHT.limits))
     assert report.outcome is Outcome.OK, report.log
 
 
-def test_the_rules_of_kernelbench_can_be_asked_for():
+def test_the_rules_of_kernelbench_can_be_asked_for(judge):
     report = judge(replace(REFERENCE, score=Score.KERNELBENCH))
     assert report.outcome is Outcome.OK, report.log
     assert report.checks["weights"] == "by seed and order"
 
 
-def test_numeric_settings_are_pinned_and_changes_are_noted():
+def test_numeric_settings_are_pinned_and_changes_are_noted(judge, judge_source):
     source = at_import("torch.backends.fp32_precision = 'tf32'; torch.backends.cuda.matmul.fp32_precision = 'tf32'")
     report = judge_source(source)
     assert report.outcome is Outcome.OK, report.log

@@ -1,0 +1,65 @@
+"""How a candidate is built outside the lane: read in one process, its extensions compiled in others. No GPU.
+
+The reader imports the candidate, whose calls of ``load_inline`` become requests to build. They are answered by a
+compiler process that never runs a line of the candidate's Python, and says under which key its result belongs before it
+has loaded anything of it. So what is found in the shared cache is what its key says, whatever a candidate tries.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from stark_worker import build
+from stark_worker.candidate import import_file
+from stark_worker.channel import Channel
+from stark_worker.folders import EXTENSION_FILE, LIBRARY_FOLDER, SOURCE_FILE
+from stark_worker.logs import LOG_CHARACTERS, describe
+from stark_worker.protocol import Outcome
+
+
+def read(channel: Channel) -> None:
+    """Import the candidate in our folder; what it asks for is built elsewhere.
+
+    Only an extension that does not compile says something about the candidate here. Anything else it raises may be for
+    want of the device, and is seen again when it is loaded there.
+    """
+    source_file = Path.cwd() / SOURCE_FILE
+
+    def make(extension: build.Extension) -> Any:
+        path = Path.cwd() / EXTENSION_FILE
+        path.write_text(json.dumps([extension.function, extension.call], default=str), encoding="utf-8")
+        channel.send(did="asked")
+        answer = channel.receive()
+        if "failed" in answer:
+            raise build.BuildFailed(answer["failed"])
+        return extension.load(Path(answer["library"]))
+
+    build.install(make, channel.receive()["mode"])
+    try:
+        import_file("candidate", source_file)
+    except build.BuildFailed as error:
+        channel.send(did="failed", outcome=Outcome.COMPILE_ERROR, log=describe(error, source_file))
+    except BaseException:  # noqa: BLE001 - a candidate can raise anything
+        channel.send(did="unclear")
+    else:
+        channel.send(did="read")
+
+
+def compile_extension(channel: Channel) -> None:
+    """Build one extension into our folder."""
+    order = channel.receive()
+    asked = Path(order["home"], EXTENSION_FILE)
+    function, call = json.loads(asked.read_text(encoding="utf-8"))
+    extension = build.Extension(function, call, order["mode"], asked.parent)
+    channel.send(did="named", key=extension.key)
+    channel.receive()  # nobody has built it yet
+    folder = Path.cwd() / LIBRARY_FOLDER
+    folder.mkdir()
+    try:
+        extension.build(folder)
+    except Exception as error:  # noqa: BLE001 - sources and flags are the candidate's
+        channel.send(did="failed", log=f"{error}"[:LOG_CHARACTERS])
+    else:
+        channel.send(did="built")

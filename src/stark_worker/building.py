@@ -1,0 +1,82 @@
+"""Builds of candidates beside the lanes, many at once; see ``builder`` for what happens inside the processes. No torch.
+
+Everything here is the trusted side: it starts the processes, and it alone puts results into the shared cache.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from stark_worker import cache
+from stark_worker.channel import ChannelClosed
+from stark_worker.folders import LIBRARY_FOLDER, SOURCE_FILE
+from stark_worker.logs import cut
+from stark_worker.protocol import EvalReport, EvalRequest, Outcome
+from stark_worker.wards import Nursery, Ward, threads
+
+_KEY = re.compile(r"[0-9a-f]{32}")
+
+
+def needs_building(source: str) -> bool:
+    """Whether a source may ask for extensions; what it hides from this look is built when it is loaded."""
+    return "cpp_extension" in source or "load_inline" in source
+
+
+class Builds:
+    """Reads candidates and compiles what they ask for."""
+
+    def __init__(self, nursery: Nursery, folder: Path, shared: Path, more: Mapping[str, str]) -> None:
+        self._nursery, self._folder, self._shared = nursery, folder, shared
+        self._more = {**more, "CUDA_VISIBLE_DEVICES": ""}  # a build must not disturb what is being timed
+        self._room = asyncio.Semaphore(threads())
+
+    async def build(self, request: EvalRequest) -> EvalReport | None:
+        """Have everything in the cache that the candidate asks for when it is loaded; a report if it cannot be."""
+        if not needs_building(request.candidate_source):
+            return None
+        async with self._room:
+            try:
+                async with asyncio.timeout(request.limits.build_s):
+                    return await self._read(request)
+            except TimeoutError:
+                return EvalReport(Outcome.TIMEOUT, log="The candidate did not finish building in time.")
+
+    async def _read(self, request: EvalRequest) -> EvalReport | None:
+        folder = Path(tempfile.mkdtemp(prefix="reader-", dir=self._folder))
+        (folder / SOURCE_FILE).write_text(request.candidate_source, encoding="utf-8")
+        async with Ward(self._nursery, "reader", folder, self._more) as reader:
+            try:
+                reader.channel.send(mode=request.build)
+                while (message := await reader.says("asked", "failed", "unclear", "read"))["did"] == "asked":
+                    reader.channel.send(**await self._compile(folder, request.build))
+            except ChannelClosed:
+                return None  # whatever happened to it happens again when it is loaded, and is told there
+            if message["did"] != "failed":
+                return None
+            return EvalReport(Outcome.COMPILE_ERROR, log=cut(str(message.get("log"))))
+
+    async def _compile(self, home: Path, mode: str) -> dict[str, Any]:
+        """The library of the extension that the reader wrote down, or why there is none."""
+        folder = cache.place_to_build(self._shared)
+        async with Ward(self._nursery, "compiler", folder, self._more) as compiler:
+            try:
+                compiler.channel.send(home=str(home), mode=mode)
+                key = str((await compiler.says("named")).get("key"))
+                if not _KEY.fullmatch(key):
+                    raise ChannelClosed("not a key")
+                if library := cache.find(self._shared, key):
+                    return {"library": str(library)}
+                compiler.channel.send(do="build")
+                said = await compiler.says("built", "failed")
+            except ChannelClosed:
+                return {"failed": "The compiler ended without an answer, as happens when memory runs out."}
+            if said["did"] == "failed":
+                return {"failed": str(said.get("log"))}
+            await compiler.end()  # before anybody relies on what it left
+            library = cache.publish(folder / LIBRARY_FOLDER, self._shared, key)
+            return {"library": str(library)} if library else {"failed": "The compiler left no library."}

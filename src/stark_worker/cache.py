@@ -1,0 +1,72 @@
+"""Built extensions, shared between runs: each in a folder named by a hash of everything that decides it. No torch.
+
+An extension is made in a folder beside and renamed into place, so nobody ever sees half of one, and of several that
+make the same the first wins. There are no locks, so none can go stale. Only the trusted side puts anything here.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import tempfile
+import time
+from pathlib import Path
+
+CACHE_BYTES = 4 * 2**30
+KEPT_S = 3600.0  # an entry used within the hour, or a build begun within it, is left alone
+
+_UNDER_WAY, _DEAD = ".build-", ".dead-"
+_WASTE = ("*.o", "*.log", ".ninja*")
+
+
+def default_cache() -> Path:
+    """Where built extensions are kept for this user."""
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "stark" / "extensions"
+
+
+def find(cache: Path, key: str) -> Path | None:
+    """The library of that key, marked as used."""
+    folder = cache / key
+    if library := library_in(folder):
+        with contextlib.suppress(OSError):  # another user's entry: used all the same, only not marked as used
+            os.utime(folder)
+    return library
+
+
+def library_in(folder: Path) -> Path | None:
+    return next(iter(sorted(folder.glob("*.so"))), None)
+
+
+def place_to_build(cache: Path) -> Path:
+    """A new folder to build in, where its result can be renamed into the cache."""
+    cache.mkdir(parents=True, exist_ok=True)
+    return Path(tempfile.mkdtemp(prefix=_UNDER_WAY, dir=cache))
+
+
+def publish(place: Path, cache: Path, key: str) -> Path | None:
+    """Make a finished build visible and return its library; where somebody was faster, theirs is as good."""
+    if library_in(place) is None:
+        return None
+    for waste in (path for pattern in _WASTE for path in place.glob(pattern)):
+        waste.unlink()
+    place.chmod(0o755)  # a cache may be shared between users
+    with contextlib.suppress(OSError):
+        place.rename(cache / key)
+    prune(cache)
+    return find(cache, key)
+
+
+def prune(cache: Path) -> None:
+    """Drop builds nobody will finish, and the entries that were not used for longest while there is too much."""
+    with contextlib.suppress(OSError):  # somebody else prunes too, or the cache is not ours to prune
+        entries = sorted((entry.stat().st_mtime, entry) for entry in cache.iterdir() if entry.is_dir())
+        sizes = {entry: sum(file.stat().st_size for file in entry.iterdir()) for _, entry in entries}
+        total = sum(sizes.values())
+        for used, entry in entries:
+            unfinished = entry.name.startswith((_UNDER_WAY, _DEAD))
+            if time.time() - used > KEPT_S and (unfinished or total > CACHE_BYTES):
+                total -= sizes[entry]
+                dead = cache / f"{_DEAD}{os.getpid()}-{entry.name}"
+                entry.rename(dead)  # first out of sight, so that nobody finds an entry with files missing
+                shutil.rmtree(dead, ignore_errors=True)

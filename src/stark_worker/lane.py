@@ -1,0 +1,111 @@
+"""One device and those who judge on it: a warm referee for each of the latest tasks, a fresh candidate for each trial.
+
+No torch here: referee and candidate are processes of their own, and what they need of each other is handed to them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import hashlib
+import os
+import shutil
+import tempfile
+from collections import OrderedDict
+from pathlib import Path
+
+from stark_worker.channel import Channel, ChannelClosed
+from stark_worker.faults import MachineryFault, RefereeDied, RefereeSilent, TaskFault
+from stark_worker.folders import REPORT_FILE, REQUEST_FILE
+from stark_worker.protocol import EvalReport, EvalRequest, from_json, to_json
+from stark_worker.wards import MEMORY_BYTES, Nursery, Ward
+
+KEPT = 2  # referees, each of another task
+SLACK_S = 120.0  # for the reference, and for cleaning up
+UNHEALTHY = "GPU unhealthy"  # what a referee says of a device that failed its health check
+
+
+class Lane:
+    """Whoever has it may judge on its device."""
+
+    def __init__(self, name: str, trusted: Nursery, untrusted: Nursery, folder: Path, shared: Path) -> None:
+        self.name = name
+        self.environment = {} if name == "cpu" else {"CUDA_VISIBLE_DEVICES": name}
+        self._trusted, self._untrusted = trusted, untrusted
+        self._folder, self._shared = folder, shared
+        self._referees = OrderedDict[str, Ward]()  # the latest last
+
+    async def judge(self, request: EvalRequest) -> EvalReport:
+        """One trial. A referee whose trial was cut short is not used again."""
+        key = _bench(request)
+        referee = self._referees.pop(key, None) or self._new_referee()
+        try:
+            report = await self._trial(referee, request)
+        except BaseException:
+            await referee.__aexit__()
+            raise
+        self._referees[key] = referee
+        while len(self._referees) > KEPT:
+            await self._referees.popitem(last=False)[1].__aexit__()
+        return report
+
+    async def close(self) -> None:
+        while self._referees:
+            await self._referees.popitem()[1].__aexit__()
+
+    def _new_referee(self) -> Ward:
+        folder = Path(tempfile.mkdtemp(prefix="referee-", dir=self._folder))
+        return Ward(self._trusted, "referee", folder, self.environment, memory_bytes=None)
+
+    async def _trial(self, referee: Ward, request: EvalRequest) -> EvalReport:
+        sides = 1 if request.rival_source is None else 2
+        deadline_s = sides * (request.limits.build_s + request.limits.run_s) + SLACK_S
+        (referee.folder / REQUEST_FILE).write_text(to_json(request), encoding="utf-8")
+        folders = [Path(tempfile.mkdtemp(prefix="candidate-", dir=self._folder)) for _ in range(sides)]
+        try:
+            self._seat(referee, folders, request)
+            async with asyncio.timeout(deadline_s):
+                said = await referee.says("judged", "failed")
+        except ChannelClosed as error:
+            raise RefereeDied(f"The referee ended without an answer. {referee.last_words()}") from error
+        except TimeoutError:
+            raise RefereeSilent(
+                f"No answer within {deadline_s:.0f} s, which is more than the candidate may take."
+            ) from None
+        finally:
+            for folder in folders:
+                shutil.rmtree(folder, ignore_errors=True)
+        if said["did"] == "failed":
+            raise (TaskFault if said["fault"] == "task" else MachineryFault)(str(said["text"]))
+        return from_json(EvalReport, (referee.folder / REPORT_FILE).read_bytes())
+
+    def _seat(self, referee: Ward, folders: list[Path], request: EvalRequest) -> None:
+        """Start the candidates' processes and hand the referee their other ends; we keep none."""
+        with contextlib.ExitStack() as stack:
+            ends = [end for folder in folders for end in self._start_candidate(folder, request, stack)]
+            names = [str(folder) for folder in folders]
+            referee.channel.send(files=ends, folders=names, cache=str(self._shared))
+
+    def _start_candidate(self, folder: Path, request: EvalRequest, stack: contextlib.ExitStack) -> list[int]:
+        channel, theirs = Channel.pair()
+        output, print_to = os.pipe()
+        arena = os.memfd_create("arena", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+        for file in (output, print_to, arena):
+            stack.callback(os.close, file)
+        for end in (channel, theirs):
+            stack.callback(end.close)
+        # CUDA reserves addresses for all memory there is, so that a limit of these would stop it from starting.
+        memory_bytes = MEMORY_BYTES if self.name == "cpu" else None
+        files = [theirs.fileno(), print_to, arena]
+        lifeline = self._untrusted.start("candidate", folder, files, self.environment, memory_bytes)
+        stack.callback(lifeline.close)
+        return [channel.fileno(), lifeline.fileno(), output, arena]
+
+
+def _bench(request: EvalRequest) -> str:
+    """Requests that one referee can judge one after another."""
+    parts = (
+        *(request.task_source, request.precision, request.score, request.kernelbench_version),
+        *(request.atol, request.rtol, request.target),
+    )
+    return hashlib.sha256(repr(parts).encode()).hexdigest()

@@ -1,0 +1,145 @@
+"""The warm parent: has imported torch, never touched a GPU and has no threads, so that what it forks is ready at once.
+
+It does nothing but fork. Each process it is asked for gets a warden, which outlives it, adopts all it leaves behind and
+ends the whole tree as soon as whoever asked lets go of the lifeline. When whoever started the nursery is gone,
+everything ends and its folder goes too. There are two nurseries, so that no candidate has a parent in common with a
+referee.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import importlib.util
+import os
+import resource
+import select
+import shutil
+import sys
+import tempfile
+from collections.abc import Callable
+from typing import Any, NoReturn
+
+from stark_worker.channel import Channel, ChannelClosed
+from stark_worker.processes import adopt_orphans, be_called, die_with, hide_memory, kill_descendants
+
+# Each is a function that is given its channel and whatever else was sent along.
+ROLES = {
+    "device": "stark_worker.device:main",
+    "referee": "stark_worker.referee:main",
+    "candidate": "stark_worker.candidate:main",
+    "reader": "stark_worker.builder:read",
+    "compiler": "stark_worker.builder:compile_extension",
+}
+UNTRUSTED = ("candidate", "reader", "compiler")
+OPTIONAL = ("triton", "triton.language")  # slow to import, and not everywhere
+
+
+def main(control: int, folder: str) -> NoReturn:
+    """Fork what is asked for until the other side is gone."""
+    be_called("stark-nursery")
+    hide_memory()
+    adopt_orphans()
+    _warm_up()
+    channel = Channel.of(control)
+    while True:
+        try:
+            message, files = channel.receive_with_files()
+        except ChannelClosed:
+            break
+        if os.fork() == 0:
+            channel.close()
+            _finish(lambda: _keep(message, files))  # noqa: B023 - called before the next turn
+        for file in files:
+            os.close(file)
+        _reap()
+    kill_descendants()
+    shutil.rmtree(folder, ignore_errors=True)
+    os._exit(0)
+
+
+def _warm_up() -> None:
+    """Import what every process needs. What is frozen is never copied just because it was looked at."""
+    for place in ROLES.values():
+        importlib.import_module(place.partition(":")[0])
+    for name in OPTIONAL:
+        if importlib.util.find_spec(name.partition(".")[0]):
+            importlib.import_module(name)
+    gc.collect()
+    gc.freeze()
+
+
+def _reap() -> None:
+    try:
+        while os.waitpid(-1, os.WNOHANG)[0]:
+            pass
+    except ChildProcessError:
+        return
+
+
+def _keep(message: dict[str, Any], files: list[int]) -> None:
+    """Be the warden of one process: start it, wait for its end or for the order to end it, leave nothing of it."""
+    be_called("stark-warden")
+    die_with(os.getppid())
+    adopt_orphans()
+    lifeline, others = Channel.of(files[0]), files[1:]
+    warden = os.getpid()
+    child = os.fork()
+    if child == 0:
+        lifeline.close()
+        _finish(lambda: _live(message, others, warden))
+    for file in others:
+        os.close(file)
+    code = _wait(child, lifeline)
+    kill_descendants()
+    lifeline.send(code=code)
+
+
+def _wait(child: int, lifeline: Channel) -> int | None:
+    """How the process ended; None when it was still alive as nobody needed it any more."""
+    ended = os.pidfd_open(child)
+    select.select([ended, lifeline.fileno()], [], [])
+    process, status = os.waitpid(child, os.WNOHANG)
+    return os.waitstatus_to_exitcode(status) if process else None
+
+
+def _live(message: dict[str, Any], files: list[int], warden: int) -> None:
+    """Become what was asked for."""
+    be_called(f"stark-{message['role']}")
+    die_with(warden)
+    os.setsid()
+    if message["role"] in UNTRUSTED:
+        hide_memory(False)  # it could not even look at itself
+    channel, output, *more = files
+    for source, standard in ((os.open(os.devnull, os.O_RDONLY), 0), (output, 1), (output, 2)):
+        os.dup2(source, standard)
+    os.close(output)
+    os.chdir(message["folder"])
+    os.environ.clear()
+    os.environ.update(message["environment"])
+    tempfile.tempdir = None  # look it up again
+    _limit(message["memory_bytes"])
+    module, _, name = ROLES[message["role"]].partition(":")
+    getattr(sys.modules[module], name)(Channel.of(channel), *more)
+
+
+def _limit(memory_bytes: int | None) -> None:
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    if memory_bytes is not None:  # not RLIMIT_AS: libraries map far more than they use
+        resource.setrlimit(resource.RLIMIT_DATA, (memory_bytes, memory_bytes))
+
+
+def _finish(life: Callable[[], None]) -> NoReturn:
+    """Live in a fork and end there: nothing of the parent's goes on in it."""
+    code = 1
+    try:
+        life()
+        code = 0
+    except SystemExit as end:
+        code = end.code if isinstance(end.code, int) else int(end.code is not None)
+    except BaseException:  # noqa: BLE001 - the last stop of a process of its own
+        sys.excepthook(*sys.exc_info())
+    with contextlib.suppress(OSError, ValueError):  # a candidate may have closed them
+        sys.stdout.flush()
+        sys.stderr.flush()
+    os._exit(code)

@@ -1,0 +1,135 @@
+"""Everything that judges on one machine: two nurseries, a lane for each device, and builds beside the lanes. No torch.
+
+    request -> built (reader, compilers; many at once) -> lane (referee and a fresh candidate; one at a time) -> report
+
+Timing needs its device for itself, so each GPU is a lane, and so is the CPU. Builds run beside the GPUs; on the CPU,
+where they would disturb the clock, they take their turn in the lane. A GPU that is left unhealthy is not used again
+while there is another.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+import tempfile
+from collections.abc import AsyncIterator
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from stark_worker.building import Builds
+from stark_worker.channel import ChannelClosed
+from stark_worker.faults import MachineryFault
+from stark_worker.lane import UNHEALTHY, Lane
+from stark_worker.protocol import DeviceFacts, EvalReport, EvalRequest, Target, from_json
+from stark_worker.wards import Nursery, Ward, threads
+
+DEVICE_S = 120.0
+
+log = logging.getLogger(__name__)
+
+
+def devices(target: Target) -> list[str]:
+    """What candidates can be timed on beside each other: the CPU is one, and each visible GPU."""
+    if target is Target.CPU:
+        return ["cpu"]
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+    nodes = [path.name.removeprefix("nvidia") for path in Path("/dev").glob("nvidia[0-9]*")]
+    return sorted(name for name in (visible.split(",") if visible else nodes) if name) or ["0"]
+
+
+class Station:
+    """Judges requests of one target for as long as it is entered."""
+
+    def __init__(self, target: Target, shared: Path) -> None:
+        self._target, self._shared = target, shared
+        self._names = devices(target)
+        self._beside = target is not Target.CPU
+        self.slots = len(self._names) + (threads() // 2 if self._beside else 0)  # some build while others are timed
+        self._facts: DeviceFacts | None = None
+        self._asking = asyncio.Lock()
+
+    async def __aenter__(self) -> Self:
+        self._folder = tempfile.TemporaryDirectory(prefix="stark-", ignore_cleanup_errors=True)
+        folder = Path(self._folder.name)
+        # The referee's idle threads take no time from the candidate; the candidate's wait as they would anywhere.
+        self._trusted = Nursery(folder, {"OMP_WAIT_POLICY": "passive"})
+        self._untrusted = Nursery(folder, {})
+        self._lanes = asyncio.Queue[Lane]()
+        for name in self._names:
+            self._lanes.put_nowait(Lane(name, self._trusted, self._untrusted, folder, self._shared))
+        self._healthy = len(self._names)
+        self._builds: Builds | None = None
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        while not self._lanes.empty():
+            await self._lanes.get_nowait().close()
+        await asyncio.gather(self._trusted.close(), self._untrusted.close())
+        self._folder.cleanup()
+
+    async def device(self) -> DeviceFacts:
+        """What kernels run on, asked once."""
+        async with self._asking:
+            if self._facts is None:
+                async with self._lane() as lane:
+                    self._facts = await self._measured(lane)
+            return self._facts
+
+    async def judge(self, request: EvalRequest) -> EvalReport:
+        """One report. What is no fault of the candidate's is raised."""
+        if not self._beside:
+            async with self._lane() as lane:
+                return await self._built(request) or await lane.judge(request)
+        if failed := await self._built(request):
+            return failed
+        async with self._lane() as lane:
+            return await lane.judge(request)
+
+    async def _built(self, request: EvalRequest) -> EvalReport | None:
+        """None when the candidate is built; otherwise why it cannot be."""
+        if self._builds is None:
+            more = await self._architecture() if self._beside else {}
+            self._builds = Builds(self._untrusted, Path(self._folder.name), self._shared, more)
+        return await self._builds.build(request)
+
+    async def _architecture(self) -> dict[str, str]:
+        """What to compile for, told to processes that cannot see the device."""
+        number = ((await self.device()).architecture or "").removeprefix("sm_")
+        return {"TORCH_CUDA_ARCH_LIST": f"{number[:-1]}.{number[-1]}"} if number.isdigit() else {}
+
+    @contextlib.asynccontextmanager
+    async def _lane(self) -> AsyncIterator[Lane]:
+        """A lane for oneself. It is free again afterwards, unless its GPU is unhealthy and there is another."""
+        lane = await self._lanes.get()
+        try:
+            yield lane
+        except MachineryFault as fault:
+            if UNHEALTHY in str(fault) and self._healthy > 1:
+                self._healthy -= 1
+                log.warning("GPU %s is unhealthy and is not used any more: %s", lane.name, fault)
+                await lane.close()
+            else:
+                self._lanes.put_nowait(lane)
+            raise
+        except BaseException:
+            self._lanes.put_nowait(lane)
+            raise
+        self._lanes.put_nowait(lane)
+
+    async def _measured(self, lane: Lane) -> DeviceFacts:
+        folder = Path(tempfile.mkdtemp(prefix="device-", dir=self._folder.name))
+        async with Ward(self._trusted, "device", folder, lane.environment) as ward:
+            try:
+                async with asyncio.timeout(DEVICE_S):
+                    ward.channel.send(target=self._target)
+                    said = await ward.says("measured", "failed")
+            except (ChannelClosed, TimeoutError) as error:
+                raise MachineryFault(f"The device could not be measured. {ward.last_words()}") from error
+            if said["did"] == "failed":
+                raise MachineryFault(str(said["text"]))
+            return from_json(DeviceFacts, said["facts"])

@@ -1,0 +1,176 @@
+"""Processes in somebody's keeping: how to ask a nursery for one, and how to let go of it. No torch.
+
+Whoever holds the lifeline keeps the process alive. Letting go ends it and everything it started, also when the holder
+itself dies: then the system lets go.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Self
+
+from stark_worker.channel import Channel, ChannelClosed, MessageMalformed
+from stark_worker.faults import MachineryFault
+from stark_worker.folders import OUTPUT_FILE
+from stark_worker.processes import END_S
+
+PACKAGES = str(Path(__file__).resolve().parent.parent)  # a folder, or the file that `stark pack-worker` made
+INHERITED = (
+    *("PATH", "LANG", "LC_ALL", "TZ", "CC", "CXX", "LD_LIBRARY_PATH", "LIBRARY_PATH", "CPATH"),
+    *("CUDA_HOME", "CUDA_PATH", "TORCH_CUDA_ARCH_LIST"),
+)
+MEMORY_BYTES = 16 * 2**30
+LAST_BYTES = 2_000
+GONE_S = 2 * END_S  # how long to wait for the end of what was let go
+FOLDERS = ("HOME", "TMPDIR", "TORCH_EXTENSIONS_DIR", "XDG_CACHE_HOME", "TRITON_CACHE_DIR", "CUDA_CACHE_PATH")
+
+_BOOT = (
+    "import sys; sys.path.insert(0, sys.argv[1]); from stark_worker.nursery import main; "
+    "main(int(sys.argv[2]), sys.argv[3])"
+)
+
+
+def threads() -> int:
+    """How many cores this process may use; the same for the reference and every candidate."""
+    return len(os.sched_getaffinity(0))
+
+
+def environment(folder: Path, more: Mapping[str, str]) -> dict[str, str]:
+    """What a process sees of the environment: tools and language, a folder of its own, never a key."""
+    kept = {name: os.environ[name] for name in INHERITED if name in os.environ}
+    path = os.pathsep.join([str(Path(sys.executable).parent), kept.get("PATH", os.defpath)])
+    own = {name: str(folder) for name in FOLDERS}
+    return {**kept, **own, "PATH": path, "OMP_NUM_THREADS": str(threads()), **more}
+
+
+class Nursery:
+    """A process that forks others on demand; see ``nursery``. One that was killed is replaced."""
+
+    def __init__(self, folder: Path, more: Mapping[str, str]) -> None:
+        self._folder, self._more = folder, more
+        self._spawn()
+
+    def _spawn(self) -> None:
+        self._control, there = Channel.pair()
+        numbers = [str(there.fileno()), str(self._folder)]
+        with contextlib.closing(there), open(self._folder / OUTPUT_FILE, "ab") as output:
+            self._process = subprocess.Popen(
+                [sys.executable, "-I", "-B", "-W", "ignore", "-c", _BOOT, PACKAGES, *numbers],
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=output,
+                env=environment(self._folder, self._more),
+                pass_fds=(there.fileno(),),
+                start_new_session=True,
+            )
+
+    def start(
+        self,
+        role: str,
+        folder: Path,
+        files: Sequence[int],
+        more: Mapping[str, str] | None = None,
+        memory_bytes: int | None = None,
+    ) -> Channel:
+        """A process with its own folder; of the files the first is its channel and the second its output.
+
+        Returns its lifeline.
+        """
+        if self._process.poll() is not None:
+            self._control.close()
+            self._spawn()
+        lifeline, there = Channel.pair()
+        message = {
+            "role": role,
+            "folder": str(folder),
+            "environment": environment(folder, {**self._more, **(more or {})}),
+            "memory_bytes": memory_bytes,
+        }
+        try:
+            self._control.send(files=[there.fileno(), *files], **message)
+        except ChannelClosed as error:
+            lifeline.close()
+            raise MachineryFault(f"The process that starts all others is gone. {last_line(self._folder)}") from error
+        finally:
+            there.close()
+        return lifeline
+
+    async def close(self) -> None:
+        """End it with everything it started."""
+        self._control.close()
+        try:
+            await asyncio.to_thread(self._process.wait, GONE_S)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+
+
+def let_go(lifeline: Channel) -> None:
+    """End what hangs on the lifeline and wait until nothing of it is left."""
+    lifeline.finish()
+    with contextlib.suppress(ChannelClosed, MessageMalformed, TimeoutError), contextlib.closing(lifeline):
+        while True:  # what it says last is how it ended; then it is gone
+            lifeline.receive(GONE_S)
+
+
+def last_line(folder: Path) -> str:
+    """The last line printed by whom this folder belongs to: of an error, what it was."""
+    with contextlib.suppress(FileNotFoundError), open(folder / OUTPUT_FILE, "rb") as output:
+        output.seek(max(os.path.getsize(output.name) - LAST_BYTES, 0))
+        lines = output.read().decode(errors="replace").strip().splitlines()
+        return lines[-1] if lines else ""
+    return ""
+
+
+class Ward:
+    """A process of ours, seen from an event loop: what it says, and its folder, which goes with it."""
+
+    def __init__(
+        self,
+        nursery: Nursery,
+        role: str,
+        folder: Path,
+        more: Mapping[str, str] | None = None,
+        memory_bytes: int | None = MEMORY_BYTES,
+    ) -> None:
+        self.folder, self._ended = folder, False
+        self.channel, there = Channel.pair()
+        with open(folder / OUTPUT_FILE, "wb") as output, contextlib.closing(there):
+            self._lifeline = nursery.start(role, folder, [there.fileno(), output.fileno()], more, memory_bytes)
+
+    async def says(self, *expected: str) -> dict[str, Any]:
+        """Its next message, which has to be one of these; ``ChannelClosed`` when it is gone or says nonsense."""
+        try:
+            message = await self.channel.next()
+        except MessageMalformed as error:
+            raise ChannelClosed(str(error)) from error
+        if message.get("did") not in expected:
+            raise ChannelClosed(f"{message.get('did')!r} instead of {expected}")
+        return message
+
+    def last_words(self) -> str:
+        """What it printed last, or what was last said by those who were to start it."""
+        return last_line(self.folder) or last_line(self.folder.parent)
+
+    async def end(self) -> None:
+        """Leave nothing of it but its folder."""
+        if not self._ended:
+            self._ended = True
+            self.channel.close()
+            await asyncio.shield(asyncio.to_thread(let_go, self._lifeline))
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        try:
+            await self.end()
+        finally:
+            shutil.rmtree(self.folder, ignore_errors=True)

@@ -1,0 +1,60 @@
+"""A station that judges for tests: real processes, kept warm over all tests of a module."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from stark_worker.protocol import EvalReport, EvalRequest, Target
+from stark_worker.station import Station
+
+
+class Stationed:
+    """A station and the event loop it lives in, for callers that just want an answer."""
+
+    def __init__(self, station: Station, loop: asyncio.AbstractEventLoop) -> None:
+        self._station, self._loop = station, loop
+
+    def judge(self, request: EvalRequest) -> EvalReport:
+        return asyncio.run_coroutine_threadsafe(self._station.judge(request), self._loop).result()
+
+    def left(self) -> tuple[set[str], set[str]]:
+        """Files and processes there are besides warm parents and referees."""
+        folder = Path(self._station._folder.name)
+        files = {path.name for path in folder.iterdir() if not path.name.startswith(("referee-", "output"))}
+        return files, processes_below(os.getpid()) - {"stark-nursery", "stark-warden", "stark-referee"}
+
+
+def processes_below(ancestor: int) -> set[str]:
+    """The names of all processes that descend from one; those that have ended and only wait to be noticed left out."""
+    parents, names = {}, {}
+    for entry in Path("/proc").glob("[0-9]*/stat"):
+        with suppress(OSError):
+            name, _, after = entry.read_text(errors="replace").partition("(")[2].rpartition(")")
+            state, parent = after.split()[:2]
+            if state != "Z":
+                parents[int(entry.parent.name)], names[int(entry.parent.name)] = int(parent), name
+    found, generation = set(), {ancestor}
+    while generation := {process for process, parent in parents.items() if parent in generation}:
+        found |= {names[process] for process in generation}
+    return found
+
+
+@contextmanager
+def stationed(shared: Path, target: Target = Target.CPU) -> Iterator[Stationed]:
+    loop = asyncio.new_event_loop()
+    thread = threading.Thread(target=loop.run_forever)
+    thread.start()
+    station = Station(target, shared)
+    asyncio.run_coroutine_threadsafe(station.__aenter__(), loop).result()
+    try:
+        yield Stationed(station, loop)
+    finally:
+        asyncio.run_coroutine_threadsafe(station.__aexit__(None, None, None), loop).result()
+        loop.call_soon_threadsafe(loop.stop)
+        thread.join()
+        loop.close()
