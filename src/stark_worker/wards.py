@@ -143,7 +143,11 @@ class Ward:
         self.folder, self._ended = folder, False
         self.channel, there = Channel.pair()
         with open(folder / OUTPUT_FILE, "wb") as output, contextlib.closing(there):
-            self._lifeline = nursery.start(role, folder, [there.fileno(), output.fileno()], more, memory_bytes)
+            try:
+                self._lifeline = nursery.start(role, folder, [there.fileno(), output.fileno()], more, memory_bytes)
+            except MachineryFault:
+                self.channel.close()
+                raise
 
     async def says(self, *expected: str) -> dict[str, Any]:
         """Its next message, which has to be one of these; ``ChannelClosed`` when it is gone or says nonsense."""
