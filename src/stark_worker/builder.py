@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from stark_worker import build
-from stark_worker.candidate import import_file
+from stark_worker.candidate import import_file, lock_in
 from stark_worker.channel import Channel
 from stark_worker.folders import EXTENSION_FILE, LIBRARY_FOLDER, SOURCE_FILE
 from stark_worker.logs import LOG_CHARACTERS, describe
@@ -36,7 +36,9 @@ def read(channel: Channel) -> None:
             raise build.BuildFailed(answer["failed"])
         return extension.load(Path(answer["library"]))
 
-    build.install(make, channel.receive()["mode"])
+    order = channel.receive()
+    lock_in([Path(order["cache"])])
+    build.install(make, order["mode"])
     try:
         import_file("candidate", source_file)
     except build.BuildFailed as error:
@@ -51,6 +53,7 @@ def compile_extension(channel: Channel) -> None:
     """Build one extension into our folder."""
     order = channel.receive()
     asked = Path(order["home"], EXTENSION_FILE)
+    lock_in([asked.parent])
     function, call = json.loads(asked.read_text(encoding="utf-8"))
     extension = build.Extension(function, call, order["mode"], asked.parent)
     channel.send(did="named", key=extension.key)

@@ -48,10 +48,11 @@ class Builds:
 
     async def _read(self, request: EvalRequest) -> EvalReport | None:
         folder = Path(tempfile.mkdtemp(prefix="reader-", dir=self._folder))
+        folder.chmod(0o755)  # compilers, which may be another user, read what it writes
         (folder / SOURCE_FILE).write_text(request.candidate_source, encoding="utf-8")
         async with Ward(self._nursery, "reader", folder, self._more) as reader:
             try:
-                reader.channel.send(mode=request.build)
+                reader.channel.send(mode=request.build, cache=str(self._shared))
                 while (message := await reader.says("asked", "failed", "unclear", "read"))["did"] == "asked":
                     reader.channel.send(**await self._compile(folder, request.build))
             except ChannelClosed:

@@ -17,7 +17,6 @@ CACHE_BYTES = 4 * 2**30
 KEPT_S = 3600.0  # an entry used within the hour, or a build begun within it, is left alone
 
 _UNDER_WAY, _DEAD = ".build-", ".dead-"
-_WASTE = ("*.o", "*.log", ".ninja*")
 
 
 def default_cache() -> Path:
@@ -45,14 +44,20 @@ def place_to_build(cache: Path) -> Path:
 
 
 def publish(place: Path, cache: Path, key: str) -> Path | None:
-    """Make a finished build visible and return its library; where somebody was faster, theirs is as good."""
-    if library_in(place) is None:
+    """Make a finished build visible and return its library; where somebody was faster, theirs is as good.
+
+    Whoever built it is not trusted: the library is copied, if it is one, and nothing else.
+    """
+    made = library_in(place)
+    if made is None or made.is_symlink() or not made.is_file():
         return None
-    for waste in (path for pattern in _WASTE for path in place.glob(pattern)):
-        waste.unlink()
-    place.chmod(0o755)  # a cache may be shared between users
-    with contextlib.suppress(OSError):
-        place.rename(cache / key)
+    own = place_to_build(cache)
+    shutil.copyfile(made, own / made.name, follow_symlinks=False)
+    own.chmod(0o755)  # a cache may be shared between users
+    try:
+        own.rename(cache / key)
+    except OSError:
+        shutil.rmtree(own, ignore_errors=True)
     prune(cache)
     return find(cache, key)
 

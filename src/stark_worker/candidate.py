@@ -9,10 +9,11 @@ from __future__ import annotations
 import ctypes
 import functools
 import importlib.util
+import os
 import select
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -21,12 +22,16 @@ import torch
 
 from stark_worker import build, cuda
 from stark_worker.channel import Channel
+from stark_worker.confinement import confine
 from stark_worker.folders import JOB_FILE, SOURCE_FILE
 from stark_worker.logs import describe
 from stark_worker.memory import Arena, Job, Spot, dtype_name, host_arena, pack, unpack
+from stark_worker.processes import hide_memory
 from stark_worker.protocol import Outcome, from_json
 from stark_worker.weights import constructed, copy_weights
 
+MEMORY_BYTES = min(16 * 2**30, os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") * 3 // 4)
+PROCESSES = 512
 SPIN_S = 0.1
 FLUSHES = 4  # a third of a millisecond on a fast card
 NO_MEMORY = ("can't allocate memory", "std::bad_alloc", "CUDA error: out of memory", "CUDA out of memory")
@@ -37,15 +42,33 @@ def main(channel: Channel, arena_descriptor: int) -> None:
     prepare = channel.receive()
     folder = Path.cwd()
     job = from_json(Job, (folder / JOB_FILE).read_text(encoding="utf-8"))
-    if job.device == "cpu":
-        server = Server(channel, job, host_arena(arena_descriptor, job.size), Clock(), folder)
-    else:
-        server = Server(channel, job, cuda.open_arena(prepare["handle"], job.size), DeviceClock(), folder)
-    channel.send(did="ready")
+    opened: list[tuple[Arena, Clock]] = []
+
+    def open_memory() -> None:
+        if job.device == "cpu":
+            opened.append((host_arena(arena_descriptor, job.size), Clock()))
+        else:
+            opened.append((cuda.open_arena(prepare["handle"], job.size), DeviceClock()))
+
+    gpu = job.device != "cpu"
+    isolation = lock_in([Path(job.cache)], gpu, open_memory)
+    server = Server(channel, job, *opened[0], folder)
+    channel.send(did="ready", isolation=isolation)
     server.serve(server.hand_over_only)
     model, weights = server.attempt(Outcome.COMPILE_ERROR, server.load)
     channel.send(did="loaded", weights=weights)
     server.serve(model)
+
+
+def lock_in(readable: Sequence[Path], gpu: bool = False, prepare: Callable[[], None] = lambda: None) -> str:
+    """Confine this process to its folder before anything of a candidate's is loaded; says what was achieved.
+
+    CUDA reserves addresses for all memory there is, so that a limit of these would stop it from starting.
+    """
+    memory_bytes, folder = None if gpu else MEMORY_BYTES, Path.cwd()
+    done = confine(folder, readable=readable, memory_bytes=memory_bytes, processes=PROCESSES, gpu=gpu, prepare=prepare)
+    hide_memory(False)  # or it could not even look at itself
+    return f"{done.level}: {', '.join(done.controls)}" + (f"; not: {', '.join(done.missing)}" if done.missing else "")
 
 
 class Clock:

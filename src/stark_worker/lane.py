@@ -18,7 +18,7 @@ from stark_worker.channel import Channel, ChannelClosed
 from stark_worker.faults import MachineryFault, RefereeDied, RefereeSilent, TaskFault
 from stark_worker.folders import REPORT_FILE, REQUEST_FILE
 from stark_worker.protocol import EvalReport, EvalRequest, from_json, to_json
-from stark_worker.wards import MEMORY_BYTES, Nursery, Ward
+from stark_worker.wards import Nursery, Ward
 
 KEPT = 2  # referees, each of another task
 SLACK_S = 120.0  # for the reference, and for cleaning up
@@ -55,7 +55,7 @@ class Lane:
 
     def _new_referee(self) -> Ward:
         folder = Path(tempfile.mkdtemp(prefix="referee-", dir=self._folder))
-        return Ward(self._trusted, "referee", folder, self.environment, memory_bytes=None)
+        return Ward(self._trusted, "referee", folder, self.environment)
 
     async def _trial(self, referee: Ward, request: EvalRequest) -> EvalReport:
         sides = 1 if request.rival_source is None else 2
@@ -63,7 +63,7 @@ class Lane:
         (referee.folder / REQUEST_FILE).write_text(to_json(request), encoding="utf-8")
         folders = [Path(tempfile.mkdtemp(prefix="candidate-", dir=self._folder)) for _ in range(sides)]
         try:
-            self._seat(referee, folders, request)
+            self._seat(referee, folders)
             async with asyncio.timeout(deadline_s):
                 said = await referee.says("judged", "failed")
         except ChannelClosed as error:
@@ -79,14 +79,14 @@ class Lane:
             raise (TaskFault if said["fault"] == "task" else MachineryFault)(str(said["text"]))
         return from_json(EvalReport, (referee.folder / REPORT_FILE).read_bytes())
 
-    def _seat(self, referee: Ward, folders: list[Path], request: EvalRequest) -> None:
+    def _seat(self, referee: Ward, folders: list[Path]) -> None:
         """Start the candidates' processes and hand the referee their other ends; we keep none."""
         with contextlib.ExitStack() as stack:
-            ends = [end for folder in folders for end in self._start_candidate(folder, request, stack)]
+            ends = [end for folder in folders for end in self._start_candidate(folder, stack)]
             names = [str(folder) for folder in folders]
             referee.channel.send(files=ends, folders=names, cache=str(self._shared))
 
-    def _start_candidate(self, folder: Path, request: EvalRequest, stack: contextlib.ExitStack) -> list[int]:
+    def _start_candidate(self, folder: Path, stack: contextlib.ExitStack) -> list[int]:
         channel, theirs = Channel.pair()
         output, print_to = os.pipe()
         arena = os.memfd_create("arena", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
@@ -94,10 +94,8 @@ class Lane:
             stack.callback(os.close, file)
         for end in (channel, theirs):
             stack.callback(end.close)
-        # CUDA reserves addresses for all memory there is, so that a limit of these would stop it from starting.
-        memory_bytes = MEMORY_BYTES if self.name == "cpu" else None
         files = [theirs.fileno(), print_to, arena]
-        lifeline = self._untrusted.start("candidate", folder, files, self.environment, memory_bytes)
+        lifeline = self._untrusted.start("candidate", folder, files, self.environment)
         stack.callback(lifeline.close)
         return [channel.fileno(), lifeline.fileno(), output, arena]
 

@@ -31,7 +31,6 @@ ROLES = {
     "reader": "stark_worker.builder:read",
     "compiler": "stark_worker.builder:compile_extension",
 }
-UNTRUSTED = ("candidate", "reader", "compiler")
 OPTIONAL = ("triton", "triton.language")  # slow to import, and not everywhere
 
 
@@ -40,6 +39,7 @@ def main(control: int, folder: str) -> NoReturn:
     be_called("stark-nursery")
     hide_memory()
     adopt_orphans()
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     _warm_up()
     channel = Channel.of(control)
     while True:
@@ -108,8 +108,6 @@ def _live(message: dict[str, Any], files: list[int], warden: int) -> None:
     be_called(f"stark-{message['role']}")
     die_with(warden)
     os.setsid()
-    if message["role"] in UNTRUSTED:
-        hide_memory(False)  # it could not even look at itself
     channel, output, *more = files
     for source, standard in ((os.open(os.devnull, os.O_RDONLY), 0), (output, 1), (output, 2)):
         os.dup2(source, standard)
@@ -118,15 +116,8 @@ def _live(message: dict[str, Any], files: list[int], warden: int) -> None:
     os.environ.clear()
     os.environ.update(message["environment"])
     tempfile.tempdir = None  # look it up again
-    _limit(message["memory_bytes"])
     module, _, name = ROLES[message["role"]].partition(":")
     getattr(sys.modules[module], name)(Channel.of(channel), *more)
-
-
-def _limit(memory_bytes: int | None) -> None:
-    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    if memory_bytes is not None:  # not RLIMIT_AS: libraries map far more than they use
-        resource.setrlimit(resource.RLIMIT_DATA, (memory_bytes, memory_bytes))
 
 
 def _finish(life: Callable[[], None]) -> NoReturn:

@@ -42,9 +42,10 @@ def kill_descendants() -> None:
     """Kill whatever descends from this process, which has to have adopted orphans, until nobody is left."""
     deadline = time.monotonic() + END_S
     while (found := _descendants()) and time.monotonic() < deadline:
-        for process in found:
-            with contextlib.suppress(ProcessLookupError, PermissionError):
-                os.kill(process, signal.SIGKILL)
+        for order in (signal.SIGSTOP, signal.SIGKILL):  # who forks faster than one can kill is stopped first
+            for process in found:
+                with contextlib.suppress(ProcessLookupError, PermissionError):
+                    os.kill(process, order)
         with contextlib.suppress(ChildProcessError):
             while os.waitpid(-1, os.WNOHANG)[0]:
                 pass

@@ -32,7 +32,7 @@ from stark_worker.job import write_job
 from stark_worker.memory import HostMemory, same_bits, spoil, structure, unpack
 from stark_worker.protocol import DEGENERATE, EvalReport, EvalRequest, Outcome, Target, Timing, from_json, to_json
 from stark_worker.reference import Case, Reference
-from stark_worker.sandbox import ISOLATION, START_S, Candidate, Failure
+from stark_worker.sandbox import START_S, Candidate, Failure
 from stark_worker.timing import Overhead, Sample, device_times, refuse_late_work
 from stark_worker.wards import threads
 
@@ -184,7 +184,7 @@ class Trial:
     """One candidate before the referee."""
 
     def __init__(self, request: EvalRequest, candidate: Candidate, reference: Reference, cache: str) -> None:
-        self.checks = {"isolation": ISOLATION}
+        self.checks: dict[str, str] = {}
         self.in_bursts = False
         self._request, self._candidate, self._reference = request, candidate, reference
         self._job = job = write_job(request, reference, candidate.folder, cache)
@@ -227,7 +227,7 @@ class Trial:
         """What a request costs when there is no candidate yet: nothing is the candidate's fault here."""
         try:
             self._candidate.tell(do="prepare", handle=self._memory.handle)
-            self._candidate.expect("ready", START_S)
+            self.checks["isolation"] = str(self._candidate.expect("ready", START_S)["isolation"])
             singles = [self._empty([(0, 0)]) for _ in range(CALIBRATIONS)]
             bursts = [self._empty([]) for _ in range(CALIBRATIONS)] if self._job.device != "cpu" else []
         except Failure as failure:

@@ -1,7 +1,4 @@
-"""The candidate's process as the referee sees it: nothing it says is believed, and it ends with all it started.
-
-The level of isolation is ``weak``: a process of its own with limits and without secrets.
-"""
+"""The candidate's process as the referee sees it: nothing it says is believed, and it ends with all it started."""
 
 from __future__ import annotations
 
@@ -16,7 +13,6 @@ from stark_worker.logs import cut
 from stark_worker.protocol import Outcome
 from stark_worker.wards import let_go
 
-ISOLATION = "weak: a process of its own with limits"
 OUTPUT_BYTES = 64 * 1024
 START_S = 120.0
 DEATH_S = 2.0

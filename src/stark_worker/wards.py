@@ -26,7 +26,6 @@ INHERITED = (
     *("PATH", "LANG", "LC_ALL", "TZ", "CC", "CXX", "LD_LIBRARY_PATH", "LIBRARY_PATH", "CPATH"),
     *("CUDA_HOME", "CUDA_PATH", "TORCH_CUDA_ARCH_LIST"),
 )
-MEMORY_BYTES = 16 * 2**30
 LAST_BYTES = 2_000
 GONE_S = 2 * END_S  # how long to wait for the end of what was let go
 FOLDERS = ("HOME", "TMPDIR", "TORCH_EXTENSIONS_DIR", "XDG_CACHE_HOME", "TRITON_CACHE_DIR", "CUDA_CACHE_PATH")
@@ -77,7 +76,6 @@ class Nursery:
         folder: Path,
         files: Sequence[int],
         more: Mapping[str, str] | None = None,
-        memory_bytes: int | None = None,
     ) -> Channel:
         """A process with its own folder; of the files the first is its channel and the second its output.
 
@@ -91,7 +89,6 @@ class Nursery:
             "role": role,
             "folder": str(folder),
             "environment": environment(folder, {**self._more, **(more or {})}),
-            "memory_bytes": memory_bytes,
         }
         try:
             self._control.send(files=[there.fileno(), *files], **message)
@@ -132,19 +129,12 @@ def last_line(folder: Path) -> str:
 class Ward:
     """A process of ours, seen from an event loop: what it says, and its folder, which goes with it."""
 
-    def __init__(
-        self,
-        nursery: Nursery,
-        role: str,
-        folder: Path,
-        more: Mapping[str, str] | None = None,
-        memory_bytes: int | None = MEMORY_BYTES,
-    ) -> None:
+    def __init__(self, nursery: Nursery, role: str, folder: Path, more: Mapping[str, str] | None = None) -> None:
         self.folder, self._ended = folder, False
         self.channel, there = Channel.pair()
         with open(folder / OUTPUT_FILE, "wb") as output, contextlib.closing(there):
             try:
-                self._lifeline = nursery.start(role, folder, [there.fileno(), output.fileno()], more, memory_bytes)
+                self._lifeline = nursery.start(role, folder, [there.fileno(), output.fileno()], more)
             except MachineryFault:
                 self.channel.close()
                 raise

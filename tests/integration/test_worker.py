@@ -118,7 +118,7 @@ def work(command: str, text: str, **environment: str) -> subprocess.CompletedPro
 
 @pytest.fixture(scope="module")
 def judge(tmp_path_factory):
-    with stationed(tmp_path_factory.mktemp("cache")) as station:
+    with stationed(tmp_path_factory.mktemp("shared") / "cache") as station:
         yield station.judge
 
 
