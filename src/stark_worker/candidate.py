@@ -28,10 +28,11 @@ from stark_worker.logs import describe
 from stark_worker.memory import Arena, Job, Spot, dtype_name, host_arena, pack, unpack
 from stark_worker.processes import hide_memory
 from stark_worker.protocol import Outcome, from_json
+from stark_worker.wards import threads
 from stark_worker.weights import constructed, copy_weights
 
 MEMORY_BYTES = min(16 * 2**30, os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") * 3 // 4)
-PROCESSES = 512
+PROCESSES = 64 + 4 * threads()  # threads count too
 SPIN_S = 0.1
 FLUSHES = 4  # a third of a millisecond on a fast card
 NO_MEMORY = ("can't allocate memory", "std::bad_alloc", "CUDA error: out of memory", "CUDA out of memory")

@@ -155,7 +155,7 @@ def _honest_work(folder: Path) -> list[str]:
 
     os.environ |= {name: str(folder) for name in ("HOME", "TMPDIR", "TORCH_EXTENSIONS_DIR")}
     tempfile.tempdir = None
-    build.install(folder / "build")
+    build.install(build.from_cache_or_new(folder / "build", folder / "build"))
     confined(folder, 8 * 2**30, 256)
     source = """
     #include <torch/extension.h>
