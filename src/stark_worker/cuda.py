@@ -78,11 +78,6 @@ def cached_share(size: int) -> str:
     return f"its calls go over {size / 2**20:.1f} MB, {within} the cache of {_cache_bytes() / 2**20:.0f} MB"
 
 
-def free_bytes() -> int:
-    """How much of the device's memory nobody has taken."""
-    return int(torch.cuda.mem_get_info()[0])
-
-
 def _cache_bytes() -> int:
     return int(torch.cuda.get_device_properties(0).L2_cache_size)
 

@@ -5,14 +5,14 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
-from stark_worker import cuda
 from stark_worker.folders import JOB_FILE, SOURCE_FILE
 from stark_worker.memory import Job, Layout
 from stark_worker.protocol import EvalRequest, to_json
-from stark_worker.reference import Reference
+from stark_worker.reference import Reference, free_bytes
 from stark_worker.wards import threads
 
-BURST_MOST, BURST_BYTES = 64, 2**32
+BURST_MOST, BURST_BYTES = 16, 2**28  # calls in a row at most, and memory for them
+BURST_DEVICE_MOST, BURST_DEVICE_BYTES = 64, 2**32
 
 
 def write_job(request: EvalRequest, reference: Reference, folder: Path, cache: str) -> Job:
@@ -35,8 +35,7 @@ def write_job(request: EvalRequest, reference: Reference, folder: Path, cache: s
         outputs=(layout.place_all(reference.outputs),),
         size=layout.size,  # last, when all places are known
     )
-    if device != "cpu":
-        job = with_more_places(job, reference, layout)
+    job = with_more_places(job, reference, layout)
     (folder / JOB_FILE).write_text(to_json(job), encoding="utf-8")
     (folder / SOURCE_FILE).write_text(request.candidate_source, encoding="utf-8")
     return job
@@ -45,7 +44,9 @@ def write_job(request: EvalRequest, reference: Reference, folder: Path, cache: s
 def with_more_places(job: Job, reference: Reference, layout: Layout) -> Job:
     """Room for several calls in a row, each with inputs and outputs of its own; none where these are huge."""
     one = layout.size - job.inputs[0][0].offset if job.inputs[0] else layout.size
-    more = min(min(BURST_BYTES, cuda.free_bytes() // 8) // one, BURST_MOST) - 1
+    on_host = job.device == "cpu"
+    most, room = (BURST_MOST, BURST_BYTES) if on_host else (BURST_DEVICE_MOST, BURST_DEVICE_BYTES)
+    more = min(min(room, free_bytes(reference.device) // 8) // one, most) - 1
     inputs, outputs = list(job.inputs), list(job.outputs)
     for _ in range(more):
         inputs.append(layout.place_all(reference.first.inputs))

@@ -16,6 +16,8 @@ import typing
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
+from stark_worker.intervals import median_interval
+
 PROTOCOL_VERSION = 1
 DEGENERATE = "degenerate"  # among the checks of a task's own model: why its check accepts answers that compute nothing
 
@@ -124,6 +126,11 @@ class Timing:
     def median_ms(self) -> float:
         """The runtime a node is scored by."""
         return statistics.median(self.samples_ms)
+
+    @property
+    def interval_ms(self) -> tuple[float, float]:
+        """Between which times the median lies with 99 % confidence."""
+        return median_interval(self.samples_ms)
 
 
 @dataclass(frozen=True)

@@ -229,7 +229,7 @@ class Trial:
             self._candidate.tell(do="prepare", handle=self._memory.handle)
             self.checks["isolation"] = str(self._candidate.expect("ready", START_S)["isolation"])
             singles = [self._empty([(0, 0)]) for _ in range(CALIBRATIONS)]
-            bursts = [self._empty([]) for _ in range(CALIBRATIONS)] if self._job.device != "cpu" else []
+            bursts = [self._empty([]) for _ in range(CALIBRATIONS)]
         except Failure as failure:
             raise MachineryFault(f"The candidate's process did not start. {failure.log}") from failure
         overhead = Overhead.of(singles, bursts)
@@ -284,18 +284,21 @@ class Trial:
             refuse_late_work(samples, overhead)
         calls = sum(sample.length for sample in samples)
         self.checks["timing"] = f"{calls} calls, each on inputs not seen before and each compared"
-        if self._job.device == "cpu":
-            return Timing(tuple(sample.forward_ms for sample in samples))
+        if self.in_bursts:
+            self.checks["timing"] += f", in {len(samples)} bursts by the referee's clock"
         outside = tuple(map(overhead.per_call_ms, samples))
+        return Timing(outside if self._job.device == "cpu" else self._device_timing(samples, outside))
+
+    def _device_timing(self, samples: list[Sample], outside: tuple[float, ...]) -> tuple[float, ...]:
+        """What counts of both clocks of a GPU."""
         device_ms = statistics.median((sample.device_ms or 0.0) / sample.length for sample in samples)
         self.checks["clocks"] = f"device {device_ms:.4f} ms, referee {statistics.median(outside):.4f} ms per call"
-        if calls == len(samples):
-            self.checks["cache"] = "flushed before every call"
-            times = device_times(samples, overhead)
-            return Timing(tuple(map(max, times, outside)) if overhead.is_short(samples) else times)
-        self.checks["timing"] += f", in {len(samples)} bursts by the referee's clock"
-        self.checks["cache"] = f"flushed before every burst; {cuda.cached_share(self._job.size)}"
-        return Timing(outside)
+        if self.in_bursts:
+            self.checks["cache"] = f"flushed before every burst; {cuda.cached_share(self._job.size)}"
+            return outside
+        self.checks["cache"] = "flushed before every call"
+        times = device_times(samples, self._overhead)
+        return tuple(map(max, times, outside)) if self._overhead.is_short(samples) else times
 
     def call_checked(self, cases: Sequence[Case]) -> Sample:
         """Calls in a row, one on each case, at places nobody can foresee, with all outputs compared."""

@@ -1,9 +1,9 @@
 """What the clocks say, and whether to believe it.
 
-The referee's clock sees every call from the outside and cannot be reached by a candidate. On a GPU the device's events
-are taken as well, by the candidate's process: they are finer, so they are reported where the referee's clock confirms
-them. A short kernel drowns in the handshake, so many are called in a row between two looks at the referee's clock, and
-that clock alone is reported.
+The referee's clock sees every call from the outside and cannot be reached by a candidate; what the handshake takes by
+itself is known from before there was a candidate. On a GPU the device's events are taken as well, by the candidate's
+process: they are finer, so they are reported where the referee's clock confirms them. A short kernel drowns in the
+handshake, so many are called in a row between two looks at the referee's clock, and that clock alone is reported.
 """
 
 from __future__ import annotations
@@ -15,7 +15,8 @@ from dataclasses import dataclass, replace
 from stark_worker.protocol import Outcome
 from stark_worker.sandbox import Failure
 
-SHORT_MS = 0.2
+SHORT_MS, SHORT_DEVICE_MS = 2.0, 0.2  # on the host, where no device's clock helps, and on a GPU
+MOST_HANDSHAKE = 0.5  # of a single call on the host, the share that may be taken for the handshake
 AGREEMENT, LEAST_JITTER_MS = 0.1, 0.05
 LOADED_MS = 0.3  # the most by which a handshake may take longer once a candidate is loaded
 LATE_FACTOR = 5.0
@@ -69,11 +70,14 @@ class Overhead:
 
     def is_short(self, samples: Sequence[Sample]) -> bool:
         """Whether calls are too short to be timed one by one."""
-        return statistics.median(map(self.per_call_ms, samples)) < SHORT_MS
+        limit_ms = SHORT_MS if samples[0].device_ms is None else SHORT_DEVICE_MS
+        return statistics.median(map(self.per_call_ms, samples)) < limit_ms
 
     def per_call_ms(self, sample: Sample) -> float:
         """The referee's clock without the handshake. Never zero: a clock has a resolution."""
         handshake_ms = self.single_ms if sample.length == 1 else self.burst_ms
+        if sample.device_ms is None and sample.length == 1:
+            handshake_ms = min(handshake_ms, MOST_HANDSHAKE * sample.forward_ms)
         return max(sample.forward_ms - handshake_ms, 1e-4) / sample.length
 
 

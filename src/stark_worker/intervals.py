@@ -1,0 +1,54 @@
+"""How sure a measurement is: intervals that assume nothing about how times are distributed. No torch.
+
+Between the k-th smallest and the k-th largest of n samples lies the true median with a probability that follows from
+coin tosses alone. Two models that took turns on the same inputs are compared by the ratios of their paired times.
+"""
+
+from __future__ import annotations
+
+import enum
+import math
+from collections.abc import Sequence
+
+CONFIDENCE = 0.99
+
+
+class Finding(enum.StrEnum):
+    """What paired times say of a candidate and its rival."""
+
+    FASTER = "faster"
+    SLOWER = "slower"
+    UNRESOLVED = "unresolved"
+
+
+def median_interval(samples: Sequence[float], confidence: float = CONFIDENCE) -> tuple[float, float]:
+    """Where the median lies; from the smallest to the largest where there are too few samples to say more."""
+    ordered = sorted(samples)
+    left_out = _left_out(len(ordered), 1.0 - confidence)
+    return ordered[left_out], ordered[-1 - left_out]
+
+
+def ratio_interval(
+    samples: Sequence[float], rivals: Sequence[float], confidence: float = CONFIDENCE
+) -> tuple[float, float]:
+    """Where the median of a candidate's time divided by its rival's lies."""
+    return median_interval([mine / theirs for mine, theirs in zip(samples, rivals, strict=True)], confidence)
+
+
+def compare(samples: Sequence[float], rivals: Sequence[float], confidence: float = CONFIDENCE) -> Finding:
+    """Whether a candidate is faster than its rival, beyond doubt."""
+    low, high = ratio_interval(samples, rivals, confidence)
+    if high < 1.0:
+        return Finding.FASTER
+    return Finding.SLOWER if low > 1.0 else Finding.UNRESOLVED
+
+
+def _left_out(count: int, doubt: float) -> int:
+    """How many samples at either end can be left out without exceeding the doubt."""
+    tail, left_out = 0.0, 0
+    while left_out < (count - 1) // 2:
+        tail += 2.0 * math.comb(count, left_out) / 2.0**count
+        if tail > doubt:
+            break
+        left_out += 1
+    return left_out

@@ -1,0 +1,59 @@
+"""Intervals of medians: what they promise, on samples of any distribution."""
+
+from __future__ import annotations
+
+import math
+import random
+import statistics
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from stark_worker.intervals import Finding, compare, median_interval, ratio_interval
+from stark_worker.protocol import Timing
+
+times = st.lists(st.floats(1e-3, 1e3), min_size=1, max_size=120)
+
+
+@given(times)
+def test_the_median_lies_within(samples):
+    low, high = median_interval(samples)
+    assert min(samples) <= low <= statistics.median(samples) <= high <= max(samples)
+
+
+@given(times, st.floats(0.5, 0.99))
+def test_more_confidence_is_never_a_narrower_interval(samples, confidence):
+    low, high = median_interval(samples, confidence)
+    surer = median_interval(samples, (1.0 + confidence) / 2.0)
+    assert surer[0] <= low <= high <= surer[1]
+
+
+@given(times)
+def test_nothing_is_faster_than_itself(samples):
+    assert ratio_interval(samples, samples) == (1.0, 1.0)
+    assert compare(samples, samples) is Finding.UNRESOLVED
+
+
+@given(times, st.floats(0.1, 0.9))
+def test_what_is_always_faster_is_called_so_and_its_rival_slower(samples, factor):
+    quick = [factor * sample for sample in samples]
+    assert (compare(quick, samples), compare(samples, quick)) == (Finding.FASTER, Finding.SLOWER)
+
+
+@pytest.mark.parametrize("count", [10, 30, 100])
+@pytest.mark.parametrize(
+    "draw", [random.Random.random, lambda r: r.lognormvariate(0, 1), lambda r: r.choice((1, 2, 9))]
+)
+def test_it_covers_the_true_median_as_often_as_it_says(count, draw):
+    chance = random.Random(f"{count}")
+    true = statistics.median([draw(chance) for _ in range(20_001)])
+    runs = [median_interval([draw(chance) for _ in range(count)], 0.9) for _ in range(2_000)]
+    covered = sum(low <= true * (1 + 1e-2) and high >= true * (1 - 1e-2) for low, high in runs) / len(runs)
+    assert covered > 0.88
+
+
+def test_few_samples_say_little():
+    assert median_interval([3.0]) == (3.0, 3.0)
+    assert median_interval([3.0, 1.0, 2.0]) == (1.0, 3.0)
+    assert all(map(math.isfinite, Timing((1.0, 2.0)).interval_ms))
