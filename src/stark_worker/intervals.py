@@ -45,10 +45,10 @@ def compare(samples: Sequence[float], rivals: Sequence[float], confidence: float
 
 def _left_out(count: int, doubt: float) -> int:
     """How many samples at either end can be left out without exceeding the doubt."""
-    tail, left_out = 0.0, 0
+    left_out, outside = 0, 2.0 / 2.0**count  # the chance that all samples lie on one side
     while left_out < (count - 1) // 2:
-        tail += 2.0 * math.comb(count, left_out) / 2.0**count
-        if tail > doubt:
+        outside += 2.0 * math.comb(count, left_out + 1) / 2.0**count
+        if outside > doubt:
             break
         left_out += 1
     return left_out
