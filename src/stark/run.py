@@ -10,8 +10,9 @@ import asyncio
 import time
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
+from itertools import islice
 from random import Random
 
 from stark.budget import BudgetExhausted, Ledger, worst_case
@@ -49,6 +50,7 @@ from stark.task import Task
 from stark.tree import ROOT_ID, Node, Role, Tree
 from stark_worker.protocol import DEGENERATE, EvalReport, EvalRequest, Limits, Outcome
 
+ALWAYS_MS = 1e12  # nothing takes longer
 CLOCK_S = 5.0  # how much of the time a run has taken may be forgotten when it is killed
 
 
@@ -227,9 +229,17 @@ class Run:
             return twin.report if twin else self._judged[source]
 
     async def evaluate(self, source: str, entry: str = "ModelNew") -> EvalReport:
-        """One candidate through the evaluator."""
+        """One candidate through the evaluator, with a profile if it becomes a leader."""
         request = eval_request(self.record.task, source, self.settings.evaluation, entry)
-        return await self.evaluator.evaluate(request)
+        return await self.evaluator.evaluate(replace(request, profile_below_ms=self._leading_ms()))
+
+    def _leading_ms(self) -> float:
+        """What a candidate has to be faster than to be a leader."""
+        windows = self.settings.windows
+        if not windows.profile:
+            return 0.0
+        ahead = [node.runtime_ms for node in islice(self.tree.ranked(), windows.leaders + 1)]
+        return ahead[-1] or 0.0 if len(ahead) > windows.leaders else ALWAYS_MS
 
     async def _fly(self, ticket: Ticket) -> None:
         """One attempt from ticket to node. What stops it short leaves it unfinished in the store, to be resumed."""

@@ -16,7 +16,6 @@ import os
 import platform
 import re
 import shutil
-import subprocess
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -94,14 +93,20 @@ def _replacement(name: str, torchs: Callable[..., Any], make: Callable[[Extensio
     return load
 
 
-def from_cache_or_new(shared: Path, private: Path) -> Callable[[Extension], Any]:
-    """A way to make extensions for a process that nobody trusts: it reads the shared cache and never writes to it."""
+def from_cache_or_new(shared: Path, private: Path, used: list[Path] | None = None) -> Callable[[Extension], Any]:
+    """A way to make extensions for a process that nobody trusts: it reads the shared cache and never writes to it.
+
+    The folders of what it made are added to ``used``.
+    """
 
     def make(extension: Extension) -> Any:
         key = extension.key
-        if library := cache.find(shared, key) or cache.find(private, key):
+        library = cache.find(shared, key) or cache.find(private, key)
+        place = library.parent if library else private / key
+        if used is not None:
+            used.append(place)
+        if library:
             return extension.load(library)
-        place = private / key
         place.mkdir(parents=True)
         try:
             return extension.build(place)
@@ -150,9 +155,7 @@ def _missing(said: str) -> str:
     found = _UNDEFINED.search(said)
     if found is None or found.group(1).startswith(("aoti_torch_", "torch_")):
         return ""
-    tool = shutil.which("c++filt")
-    symbol = subprocess.run([tool, found.group(1)], capture_output=True, text=True).stdout if tool else found.group(1)
-    return symbol.strip().replace(f"{toolchain.OWN_NAMESPACE}::", "at::")
+    return toolchain.demangled(found.group(1)).replace(f"{toolchain.OWN_NAMESPACE}::", "at::")
 
 
 def _stock(torchs: Callable[..., Any], call: dict[str, Any], folder: Path) -> Any:

@@ -13,6 +13,8 @@ import tempfile
 import time
 from pathlib import Path
 
+from stark_worker.folders import RESOURCES_FILE
+
 CACHE_BYTES = 4 * 2**30
 KEPT_S = 3600.0  # an entry used within the hour, or a build begun within it, is left alone
 
@@ -46,13 +48,14 @@ def place_to_build(cache: Path) -> Path:
 def publish(place: Path, cache: Path, key: str) -> Path | None:
     """Make a finished build visible and return its library; where somebody was faster, theirs is as good.
 
-    Whoever built it is not trusted: the library is copied, if it is one, and nothing else.
+    Whoever built it is not trusted: the library and what is said of its kernels are copied, if that is what they are.
     """
     made = library_in(place)
-    if made is None or made.is_symlink() or not made.is_file():
+    if made is None or not _is_plain(made):
         return None
     own = place_to_build(cache)
-    shutil.copyfile(made, own / made.name, follow_symlinks=False)
+    for file in filter(_is_plain, (made, place / RESOURCES_FILE)):
+        shutil.copyfile(file, own / file.name, follow_symlinks=False)
     own.chmod(0o755)  # a cache may be shared between users
     try:
         own.rename(cache / key)
@@ -60,6 +63,10 @@ def publish(place: Path, cache: Path, key: str) -> Path | None:
         shutil.rmtree(own, ignore_errors=True)
     prune(cache)
     return find(cache, key)
+
+
+def _is_plain(file: Path) -> bool:
+    return file.is_file() and not file.is_symlink()
 
 
 def prune(cache: Path) -> None:

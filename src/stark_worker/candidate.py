@@ -23,10 +23,11 @@ import torch
 from stark_worker import build, cuda
 from stark_worker.channel import Channel
 from stark_worker.confinement import confine
-from stark_worker.folders import JOB_FILE, SOURCE_FILE
+from stark_worker.folders import JOB_FILE, RESOURCES_FILE, SOURCE_FILE
 from stark_worker.logs import describe
 from stark_worker.memory import Arena, Job, Spot, dtype_name, host_arena, pack, unpack
 from stark_worker.processes import hide_memory
+from stark_worker.profile import where_time_goes
 from stark_worker.protocol import Outcome, from_json
 from stark_worker.wards import threads
 from stark_worker.weights import constructed, copy_weights
@@ -58,7 +59,9 @@ def main(channel: Channel, arena_descriptor: int) -> None:
     server.serve(server.hand_over_only)
     model, weights = server.attempt(Outcome.COMPILE_ERROR, server.load)
     channel.send(did="loaded", weights=weights)
-    server.serve(model)
+    message = server.serve(model)
+    if message["do"] == "profile":
+        channel.send(did="profiled", profile=server.attempt(Outcome.RUNTIME_ERROR, lambda: server.profile(model)))
 
 
 def lock_in(readable: Sequence[Path], gpu: bool = False, prepare: Callable[[], None] = lambda: None) -> str:
@@ -138,6 +141,7 @@ class Server:
         self.arguments = [unpack(job.arguments, arena.views(spots)) for spots in job.inputs]
         self.places = [arena.views(spots) for spots in job.outputs]
         self._ready_made = [torch.ones_like(place) for place in self.places[0]]
+        self._used: list[Path] = []  # where the extensions lie that it loaded
         torch.set_num_threads(job.threads)
         cuda.pin_precision()
         self._pinned = cuda.precision_settings()
@@ -146,8 +150,10 @@ class Server:
         """What is called before anything is loaded, to learn how long handing over takes by itself."""
         return self._ready_made
 
-    def serve(self, model: Callable[..., Any]) -> None:
-        """Answer calls until another request comes: "done" as soon as the results are there, then hand them over."""
+    def serve(self, model: Callable[..., Any]) -> dict[str, Any]:
+        """Answer calls until another request comes, which is returned: "done" as soon as the results are there, then
+        they are handed over.
+        """
         changed = self.restore_precision()
         while (message := self.next_request())["do"] == "call":
             calls = message["calls"]
@@ -157,6 +163,13 @@ class Server:
             del results
             changed = self.restore_precision() or changed
             self.channel.send(did="copied", looks=looks, device_ms=self.clock.elapsed_ms(), changed=changed)
+        return message
+
+    def profile(self, model: Callable[..., Any]) -> str:
+        """Where the time goes in a call on the first place, and what the compiler said of the kernels."""
+        times = where_time_goes(lambda: forward(model, self.arguments[0], 0), self.job.device != "cpu")
+        told = [place / RESOURCES_FILE for place in self._used]
+        return "\n".join([times, *(path.read_text(encoding="utf-8") for path in told if path.exists())]).strip()
 
     def next_request(self) -> dict[str, Any]:
         self.clock.await_message(self.channel)
@@ -210,7 +223,7 @@ class Server:
         """The candidate's model with the reference's weights, and how these got there."""
         job = self.job
         private = self.source_file.parent / "build"
-        build.install(build.from_cache_or_new(Path(job.cache), private), job.build.value)
+        build.install(build.from_cache_or_new(Path(job.cache), private, self._used), job.build.value)
         entry = getattr(import_file("candidate", self.source_file), job.entry, None)
         if entry is None:
             raise AttributeError(f"The source defines no class {job.entry}.")

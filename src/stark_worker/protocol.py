@@ -87,7 +87,8 @@ class EvalRequest:
 
     ``entry`` is the class to load from ``candidate_source``: ``ModelNew``, or ``Model`` for the root of a tree,
     whose candidate is the task itself. ``atol`` and ``rtol`` take the place of the score's own tolerances. A rival is
-    timed beside the candidate, in turns and on the same inputs: what "faster" is said by.
+    timed beside the candidate, in turns and on the same inputs: what "faster" is said by. A candidate that takes less
+    than ``profile_below_ms`` is profiled.
     """
 
     task_source: str
@@ -104,6 +105,7 @@ class EvalRequest:
     rtol: float | None = None
     rival_source: str | None = None
     rival_entry: str = "Model"
+    profile_below_ms: float = 0.0
 
     def __post_init__(self) -> None:
         for name in ("atol", "rtol"):

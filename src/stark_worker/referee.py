@@ -29,6 +29,7 @@ from stark_worker.device import device_facts
 from stark_worker.faults import MachineryFault, TaskFault
 from stark_worker.folders import REPORT_FILE, REQUEST_FILE
 from stark_worker.job import write_job
+from stark_worker.logs import cut
 from stark_worker.memory import HostMemory, same_bits, spoil, structure, unpack
 from stark_worker.protocol import DEGENERATE, EvalReport, EvalRequest, Outcome, Target, Timing, from_json, to_json
 from stark_worker.reference import Case, Reference
@@ -42,6 +43,7 @@ SAMPLING_S, SAMPLING_MOST_S = 2.0, 10.0
 CALIBRATIONS = 20
 AHEAD_BYTES = 2**28  # up to this size of the arena, cases are made while the candidate builds
 BURST_LEAST = 4
+PROFILE_S = 30.0
 WEIGHTS = {"name": "copied by name", "shape": "copied by shape", "seed": "by seed and order"}
 
 Look = dict[str, Any]
@@ -142,7 +144,8 @@ def _verdict(request: EvalRequest, trials: list[Trial], reference: Reference) ->
             rival_timing = rivals[0].timing(samples[1]) if rivals else None
         if request.entry == "Model" and (reasons := admit(reference)):
             trial.checks[DEGENERATE] = " ".join(reasons)
-        return EvalReport(Outcome.OK, timing, checks=trial.checks, rival=rival_timing)
+        profile = trial.profile() if timing.median_ms < request.profile_below_ms else None
+        return EvalReport(Outcome.OK, timing, checks=trial.checks, profile=profile, rival=rival_timing)
     except Failure as failure:
         return EvalReport(failure.outcome, None, failure.log, failure.rule, trial.checks)
     except torch.cuda.OutOfMemoryError:  # there was enough for the reference, before the candidate was loaded
@@ -222,6 +225,14 @@ class Trial:
         """How many calls the next sample is to be made of."""
         most = len(self._inputs)
         return random.SystemRandom().randint(most // 2, most) if self.in_bursts else 1
+
+    def profile(self) -> str | None:
+        """Where its time goes, as its own process says; the last thing it is asked. None when it cannot say."""
+        try:
+            self._candidate.tell(do="profile")
+            return cut(str(self._candidate.expect("profiled", PROFILE_S).get("profile")))
+        except Failure:
+            return None
 
     def _calibrate(self) -> Overhead:
         """What a request costs when there is no candidate yet: nothing is the candidate's fault here."""

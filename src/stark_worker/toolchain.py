@@ -19,7 +19,9 @@ from pathlib import Path
 import torch
 from torch.utils import cpp_extension
 
+from stark_worker.folders import RESOURCES_FILE
 from stark_worker.logs import messages
+from stark_worker.profile import resources
 
 OLDEST_TORCH = 210  # the first with all of the C interface that the light headers stand on
 HEADERS = Path(__file__).parent / "headers"
@@ -93,10 +95,18 @@ def build(request: Request, folder: Path) -> Path:
     codes = [process.wait() for _, process in running]
     if any(codes):
         raise CompileFailed("\n".join(_said(folder, name) for name in request.files))
+    said = "".join(_said(folder, name) for name in request.files if name.endswith(".cu"))
+    (folder / RESOURCES_FILE).write_text(resources(said, demangled), encoding="utf-8")
     library = folder / f"{request.name}.so"
     if _start(_link(request, [name for name, _ in running], library), folder, "link").wait():
         raise CompileFailed(_said(folder, "link"))
     return library
+
+
+def demangled(symbol: str) -> str:
+    """A symbol as it is written in C++, where the tool for it is there."""
+    tool = shutil.which("c++filt")
+    return subprocess.run([tool, symbol], capture_output=True, text=True).stdout.strip() if tool else symbol
 
 
 def identity(cuda: bool) -> list[str]:
@@ -134,7 +144,8 @@ def _nvcc_flags(request: Request) -> list[str]:
     host = ["-ccbin", os.environ["CC"]] if "CC" in os.environ else []
     standard = [] if any(flag.startswith(("-std", "--std")) for flag in own) else [_standard()]
     arch = [] if chosen else _architecture()
-    return [*host, *cpp_extension.COMMON_NVCC_FLAGS, *arch, "--compiler-options", "-fPIC", *own, *standard]
+    flags = ["--compiler-options", "-fPIC", "--resource-usage"]
+    return [*host, *cpp_extension.COMMON_NVCC_FLAGS, *arch, *flags, *own, *standard]
 
 
 def _link(request: Request, objects: list[str], library: Path) -> list[str]:

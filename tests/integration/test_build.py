@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import ctypes
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -18,6 +19,7 @@ from torch.utils import cpp_extension
 from conformance.evaluator import TASK
 from stark_worker import build, toolchain
 from stark_worker import cache as cache_of_stark
+from stark_worker.folders import RESOURCES_FILE
 from stark_worker.logs import compiler_errors
 from stark_worker.protocol import EvalRequest, Target, to_json
 from stark_worker.station import Station
@@ -262,7 +264,9 @@ def test_the_longest_unused_go_first(tmp_path, monkeypatch):
     def entry(name: str) -> Path:
         place = cache_of_stark.place_to_build(tmp_path)
         (place / "library.so").write_bytes(b"1234")
-        return cache_of_stark.publish(place, tmp_path, name).parent
+        library = cache_of_stark.publish(place, tmp_path, name)
+        shutil.rmtree(place)
+        return library.parent
 
     kept, old = entry("kept"), entry("old")
     abandoned = cache_of_stark.place_to_build(tmp_path)
@@ -350,3 +354,4 @@ def test_cuda_sources_compile_against_the_light_headers(tmp_path, monkeypatch):
         (tmp_path / name).write_text(text)
     request = toolchain.Request("twice", files, (), ("-O3",), (), (), True, True, True)
     assert toolchain.build(request, tmp_path).stat().st_size > 0
+    assert re.search(r"kernel<float>: \d+ registers, .*0 bytes spilled", (tmp_path / RESOURCES_FILE).read_text())

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from conformance.evaluator import BROKEN_TASK, KERNEL, REFERENCE, RIGHT, TASK
+from stark_worker.faults import MachineryFault
 from stark_worker.protocol import DeviceFacts, EvalReport, EvalRequest, Outcome, Score, Target, from_json, to_json
 from stationed import stationed
 
@@ -218,6 +219,21 @@ def test_the_rules_of_kernelbench_can_be_asked_for(judge):
     report = judge(replace(REFERENCE, score=Score.KERNELBENCH))
     assert report.outcome is Outcome.OK, report.log
     assert report.checks["weights"] == "by seed and order"
+
+
+def test_a_fast_one_is_profiled(judge):
+    report = judge(replace(RIGHT, profile_below_ms=1e9))
+    assert "outside torch's operators" in report.profile
+    assert "aten::empty_like" in report.profile
+    assert judge(RIGHT).profile is None
+
+
+def test_a_rival_is_timed_beside_the_candidate(judge):
+    report = judge(replace(RIGHT, rival_source=TASK))
+    assert len(report.rival.samples_ms) == len(report.timing.samples_ms)
+    failing = replace(RIGHT, rival_source=FAILURES["raises"][0], rival_entry="ModelNew")
+    with pytest.raises(MachineryFault, match="compared with failed"):
+        judge(failing)
 
 
 def test_numeric_settings_are_pinned_and_changes_are_noted(judge, judge_source):

@@ -1,0 +1,96 @@
+"""A first profile: what the compiler says of each kernel, and where the time goes.
+
+It is for the agents, and nothing is judged by it: it is made in the candidate's process, so it is as true as
+that process is honest.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch.profiler import ProfilerActivity
+
+CALLS = 3
+LINES = 8
+NAME = 60
+WARP, REGISTERS, WARPS = 32, 65_536, 64  # threads of a warp, and what a multiprocessor holds of registers and warps
+
+_KERNEL = re.compile(r"Compiling entry function '(\w+)'")
+_SPILLS = re.compile(r"(\d+) bytes spill stores, (\d+) bytes spill loads")
+_USED = re.compile(r"Used (\d+) registers")
+_SHARED = re.compile(r"(\d+) bytes smem")
+
+
+def resources(said: str, demangled: Callable[[str], str]) -> str:
+    """Registers, spills and shared memory of each kernel, from what the assembler of a GPU said."""
+    found = []
+    for part in _KERNEL.split(said)[1:][1::2]:
+        used, spills, shared = _USED.search(part), _SPILLS.search(part), _SHARED.search(part)
+        registers = int(used[1]) if used else 0
+        spilled = sum(map(int, spills.groups())) if spills else 0
+        found.append(
+            f"{registers} registers, which allow {_occupancy(registers):.0%} occupancy; "
+            f"{shared[1] if shared else 0} bytes of shared memory; {spilled} bytes spilled"
+        )
+    names = [demangled(name).partition("(")[0] for name in _KERNEL.findall(said)]
+    return "\n".join(f"{name[:NAME]}: {facts}" for name, facts in zip(names, found, strict=True))
+
+
+def _occupancy(registers: int) -> float:
+    """The share of a multiprocessor's warps that its registers suffice for; they are given out in eights."""
+    each = -(-max(registers, 1) // 8) * 8 * WARP
+    return min(REGISTERS // each, WARPS) / WARPS
+
+
+def where_time_goes(call: Callable[[], Any], gpu: bool) -> str:
+    """The kernels of a GPU, or the operators of the host, that a call spends its time in."""
+    kinds = [ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if gpu else [])]
+    with torch.profiler.profile(activities=kinds) as recorded:
+        began = time.perf_counter()
+        for _ in range(CALLS):
+            call()
+        took_ms = (time.perf_counter() - began) * 1e3 / CALLS
+        if gpu:
+            torch.cuda.synchronize()
+    rows = _kernels(recorded) if gpu else _operators(recorded, took_ms)
+    total = sum(ms for ms, _ in rows) or 1.0
+    rows.sort(reverse=True)
+    return "\n".join(f"{ms:9.4f} ms {ms / total:4.0%}  {what}" for ms, what in rows[:LINES])
+
+
+def _operators(recorded: torch.profiler.profile, took_ms: float) -> list[tuple[float, str]]:
+    """Time of each operator without those it calls, and what is left: a kernel of one's own is no operator."""
+    events = [event for event in recorded.key_averages() if event.device_type.name == "CPU"]
+    rows = [
+        (event.self_cpu_time_total / 1e3 / CALLS, f"{event.key[:NAME]} x{event.count // CALLS}") for event in events
+    ]
+    others_ms = max(took_ms - sum(ms for ms, _ in rows), 0.0)
+    return [*rows, (others_ms, "outside torch's operators")]
+
+
+def _kernels(recorded: torch.profiler.profile) -> list[tuple[float, str]]:
+    """Time of each kernel, with its launch and what it occupied, which only the exported form has."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder, "trace.json")
+        recorded.export_chrome_trace(str(path))
+        events = json.loads(path.read_text(encoding="utf-8"))["traceEvents"]
+    times: dict[str, float] = {}
+    for event in events:
+        if event.get("cat") == "kernel":
+            what = f"{event['name'][:NAME]} {_launch(event.get('args', {}))}"
+            times[what] = times.get(what, 0.0) + event["dur"] / 1e3 / CALLS
+    return [(ms, what) for what, ms in times.items()]
+
+
+def _launch(facts: dict[str, Any]) -> str:
+    return (
+        f"grid {facts.get('grid')} block {facts.get('block')}, {facts.get('registers per thread')} registers, "
+        f"{facts.get('shared memory')} bytes shared, occupancy {facts.get('est. achieved occupancy %')} %"
+    )
