@@ -7,7 +7,7 @@ import sqlite3
 from typing import Any
 
 from stark.errors import StoreError
-from stark.interfaces import Call, Finish, Message, Reply, RunRecord, TicketRecord, Usage
+from stark.interfaces import Call, Finish, Message, Reply, RoleUsage, RunRecord, TicketRecord, Usage
 from stark.task import Task
 from stark.tree import Node, Plan, Role
 from stark_worker.protocol import DeviceFacts, EvalReport, from_json, to_json
@@ -23,6 +23,7 @@ def run_row(run: RunRecord) -> dict[str, Any]:
         "templates": plain_text(run.templates),
         "versions": plain_text(run.versions),
         "device": record_text(run.device),
+        "labels": plain_text(run.labels),
     }
 
 
@@ -36,6 +37,7 @@ def run_of(row: sqlite3.Row) -> RunRecord:
         templates=json.loads(row["templates"]),
         versions=json.loads(row["versions"]),
         device=from_json(DeviceFacts, row["device"]),
+        labels=json.loads(row["labels"]) if "labels" in row.keys() else {},  # noqa: SIM118  salvaged from an older file
     )
 
 
@@ -118,6 +120,11 @@ def call_of(row: sqlite3.Row) -> Call:
         started_at=row["started_at"],
         duration_s=row["duration_s"],
     )
+
+
+def usage_of(row: sqlite3.Row) -> tuple[Role, RoleUsage]:
+    usage = Usage(row["input_tokens"], row["output_tokens"], row["cached_input_tokens"])
+    return Role(row["role"]), RoleUsage(row["calls"], usage, row["usd"], row["duration_s"])
 
 
 def _reply_of(row: sqlite3.Row) -> Reply:
