@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from pydantic import ValidationError
 
@@ -97,7 +97,7 @@ def prepare(
 
 async def start(job: Job, listener: Listener = lambda event: None, signals: bool = False) -> Result:
     """Begin a new run in its own folder."""
-    with _interruptible(signals) as running:
+    with interruptible(signals) as running:
         async with open_evaluator(job.settings.evaluation) as evaluator:
             with new_store(job.folder) as store:
                 record = unstarted(job, await evaluator.device())
@@ -128,7 +128,7 @@ async def go_on(
     """Take up the run of a folder again."""
     with closing(open_store(folder, write=False)) as store:
         only_run(store, folder)  # opening it for writing would create what is missing
-    with _interruptible(signals) as running, closing(open_store(folder, write=True)) as store:
+    with interruptible(signals) as running, closing(open_store(folder, write=True)) as store:
         record = only_run(store, folder)
         settings = changed(settings_of(record))
         check_prices(settings, open_models(settings))
@@ -176,7 +176,18 @@ def assemble(record: RunRecord, store: Store, evaluator: Evaluator, listener: Li
     return Run(record, settings, store, build_policy(settings), workflow, models, evaluator, listener)
 
 
-async def drive(run: Run, running: list[Run]) -> Result:
+class Stoppable(Protocol):
+    """What Ctrl-C stops: a run, or a whole benchmark."""
+
+    @property
+    def begun(self) -> bool:
+        """Whether there is something to keep."""
+
+    def stop(self) -> None:
+        """Begin nothing further; what is in flight lands."""
+
+
+async def drive(run: Run, running: list[Stoppable]) -> Result:
     """Let a run go to its end; one that is cancelled after its first node has a result as well."""
     running.append(run)
     try:
@@ -188,10 +199,10 @@ async def drive(run: Run, running: list[Run]) -> Result:
 
 
 @contextmanager
-def _interruptible(signals: bool) -> Iterator[list[Run]]:
+def interruptible(signals: bool) -> Iterator[list[Stoppable]]:
     """The first Ctrl-C or SIGTERM lets the attempts in flight land, the second does not. Before there is a run with a
     node, the first one ends everything. The run is put into the list once there is one."""
-    running: list[Run] = []
+    running: list[Stoppable] = []
     if not signals:
         yield running
         return
@@ -200,7 +211,7 @@ def _interruptible(signals: bool) -> Iterator[list[Run]]:
     presses = itertools.count()
 
     def interrupted() -> None:
-        if next(presses) or not running or not running[0].tree:
+        if next(presses) or not running or not running[0].begun:
             task.cancel()
         for run in running:
             run.stop()
@@ -278,6 +289,11 @@ def only_run(store: Store, folder: Path) -> RunRecord:
     runs = store.runs()
     if not runs:
         raise StoreError(f"The store in {folder} holds no run.", "It was stopped before it began; start it anew.")
+    if len(runs) > 1:
+        raise UsageError(
+            f"{folder} holds a benchmark of {len(runs)} runs.",
+            "Read it with stark report; go on with it by the stark bench command that began it.",
+        )
     return runs[0]
 
 

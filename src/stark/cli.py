@@ -19,6 +19,7 @@ from typing import Annotated, Any
 
 import typer
 
+from stark import cli_bench
 from stark.cli_options import (
     Assignments,
     Attempts,
@@ -261,6 +262,10 @@ def salvage(folder: RunFolder, into: Annotated[Path, typer.Argument(metavar="NEW
 
     counts = salvage_store(folder, into)
     terminal.say(f"Saved into {into}: " + ", ".join(f"{count} {table}" for table, count in counts.items()) + ".")
+
+
+for command in cli_bench.COMMANDS:
+    app.command()(command)
 
 
 def main() -> None:

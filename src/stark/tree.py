@@ -19,7 +19,7 @@ ROOT_ID = 0
 
 
 class Role(enum.StrEnum):
-    """Who made a node's source: an agent, or for the first nodes of a tree, the user."""
+    """Who made a node's source: an agent, for the first nodes of a tree the user, or another tool."""
 
     PLAN = "plan"
     CODE = "code"
@@ -27,6 +27,7 @@ class Role(enum.StrEnum):
     SOLO = "solo"
     REFERENCE = "reference"
     GIVEN = "given"
+    OTHER = "other"  # a tool that is not STARK
 
 
 @dataclass(frozen=True)
