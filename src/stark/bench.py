@@ -223,12 +223,13 @@ class Bench:
         return Ending(DONE)
 
     def _rescored(self, cell: Cell) -> Cell | None:
-        """The cell that judges a search's winner by the other score, where that is wanted and there is a winner."""
+        """The cell that judges a search's winner by the other score, where that is wanted and there was a search."""
         if not self._both_scores or cell.kind is not Kind.SEARCH or cell.id not in self._records:
             return None
-        correct = [node for node in self._store.nodes(cell.id) if node.runtime_ms is not None and node.id != ROOT_ID]
+        nodes = self._store.nodes(cell.id)
+        correct = [node for node in nodes if node.runtime_ms is not None and node.id != ROOT_ID]
         winner = min(correct, key=lambda node: node.runtime_ms or 0.0, default=None)
-        return cell.rescored(winner.source) if winner is not None and winner.source is not None else None
+        return cell.rescored(winner.source if winner else None) if nodes else None
 
     def _create(self, cell: Cell) -> RunRecord:
         record = record_of(cell, self._device)

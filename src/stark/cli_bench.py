@@ -105,9 +105,7 @@ def _tasks(
     places = {list_checkout: kernelbench, list_dataset: dataset, list_files: files}
     named = [(listed, path) for listed, path in places.items() if path is not None]
     if len(named) != 1:
-        raise UsageError(
-            "A benchmark takes tasks from one place.", "Give --kernelbench, --dataset or --tasks."
-        )
+        raise UsageError("A benchmark takes tasks from one place.", "Give --kernelbench, --dataset or --tasks.")
     ((listed, path),) = named
     return [listing.load() for listing in select(listed(path), subset, only)]
 
@@ -146,4 +144,46 @@ def _run(cells: list[Cell], folder: Path, at_once: int, both_scores: bool) -> No
         raise typer.Exit(INTERRUPTED)
 
 
-COMMANDS: list[Any] = [bench]
+def report(
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="The store of a benchmark, or a run folder.")],
+    out: Annotated[Path | None, typer.Option("--out", metavar="DIR", help="Also write files into this folder.")] = None,
+    table: Annotated[list[str] | None, typer.Option("--table", help="Show only this one; may be repeated.")] = None,
+    eval_results: Annotated[
+        Path | None, typer.Option("--eval-results", metavar="DIR", help="Write KernelBench's eval_results.json files.")
+    ] = None,
+) -> None:
+    """Show the paper's tables and figures for a store, with the paper's own figures beside them."""
+    from stark.results import read_results
+    from stark.view.grouping import group
+    from stark.view.kernelbench import write_eval_results
+    from stark.view.report import facts_of, tables
+    from stark.view.report_files import write_report
+
+    results = read_results(folder)
+    found, facts = tables(results), facts_of(results)
+    names = [each.name for each in found]
+    if unknown := set(table or []) - set(names):
+        raise UsageError(f"This report has no table {sorted(unknown)[0]!r}.", f"It has: {', '.join(names)}.")
+    terminal.show_tables(facts, [each for each in found if not table or each.name in table])
+    if out is not None:
+        missing = write_report(out, f"STARK: {folder.name}", facts, found, group(results))
+        terminal.say(f"The report is in {out / 'report.html'}. {missing}".rstrip())
+    if eval_results is not None:
+        count = len(write_eval_results(eval_results, results))
+        terminal.say(f"{count} files eval_results.json are in {eval_results}; tasks without a level are in none.")
+
+
+def compare(
+    first: Annotated[Path, typer.Argument(metavar="A", help="A store or run folder.")],
+    second: Annotated[Path, typer.Argument(metavar="B", help="Another one, on the same tasks.")],
+) -> None:
+    """Say whether B is better than A: task by task, and overall with how likely the difference is chance."""
+    from stark.comparison import compare as compare_results
+    from stark.results import read_results
+    from stark.view.comparing import comparison_tables
+
+    found = compare_results(read_results(first), read_results(second))
+    terminal.show_tables([f"A: {first}", f"B: {second}"], comparison_tables(found))
+
+
+COMMANDS: list[Any] = [bench, report, compare]

@@ -63,11 +63,12 @@ class Cell:
     def labels(self) -> dict[str, str]:
         return {"kind": self.kind, "switch": self.switch, "system": self.system}
 
-    def rescored(self, winner: str) -> Cell:
-        """The winner of this search, to be judged by the other score."""
+    def rescored(self, winner: str | None) -> Cell:
+        """The winner of this search, to be judged by the other score. A search without one failed by that as well."""
         other = Score.KERNELBENCH if self.settings.evaluation.score is Score.VERIFIED else Score.VERIFIED
         settings = _evaluation(self.settings, score=other)
-        return replace(self, kind=Kind.RESCORED, settings=settings, given=(Given("winner", winner),))
+        given = () if winner is None else (Given("winner", winner),)
+        return replace(self, kind=Kind.RESCORED, settings=settings, given=given)
 
 
 def make_grid(

@@ -20,7 +20,7 @@ from types import TracebackType
 from typing import Any, Literal, Protocol, Self
 
 from stark.task import Task
-from stark.tree import Node, Plan, Role, Tree
+from stark.tree import Judgement, Node, Plan, Role, Tree
 from stark_worker.protocol import DeviceFacts, EvalReport, EvalRequest
 
 # -- what is said to a chat model, and what comes back --------------------------------------------------------------
@@ -314,6 +314,9 @@ class Store(Protocol):
 
     def nodes(self, run_id: str) -> list[Node]:
         """Finished nodes in landing order."""
+
+    def judgements(self, run_id: str) -> list[Judgement]:
+        """Finished nodes in landing order without their texts, which a report on many runs has no time to read."""
 
     def unfinished(self, run_id: str) -> list[TicketRecord]:
         """Attempts that began and never finished, lowest number first."""

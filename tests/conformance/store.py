@@ -35,7 +35,9 @@ from stark.tree import Node, Plan, Role
 from stark_worker.protocol import DeviceFacts, EvalReport, Outcome, Timing
 
 DEVICE = DeviceFacts("Processor", "cpu", cores=2, toolchain={"g++": "12"})
-OK = EvalReport(Outcome.OK, Timing((1.5, 1.25, 0.1)), log="fine", checks={"mapping": "equal"}, device=DEVICE)
+OK = EvalReport(
+    Outcome.OK, Timing((1.5, 1.25, 0.1)), log="fine", checks={"mapping": "equal", "degenerate": "Zeros."}, device=DEVICE
+)
 FAILED = EvalReport(Outcome.COMPILE_ERROR, log="error: expected ';'")
 
 AWKWARD = [
@@ -121,7 +123,16 @@ class StoreConformance:
 
     def test_an_unknown_run_is_an_error(self, store):
         store.create(a_run())
-        looks = (store.nodes, store.unfinished, store.calls, store.spent, store.seconds, store.ending, store.usage)
+        looks = (
+            store.nodes,
+            store.unfinished,
+            store.calls,
+            store.spent,
+            store.seconds,
+            store.ending,
+            store.usage,
+            store.judgements,
+        )
         for look in looks:
             with pytest.raises(StoreError, match="other"):
                 look("other")
@@ -138,6 +149,7 @@ class StoreConformance:
         for node in (a_node(2), late, twin):
             begun.finish("run", node)
         assert begun.nodes("run") == [a_root(), a_node(2), late, twin]
+        assert begun.judgements("run") == [node.judgement for node in (a_root(), a_node(2), late, twin)]
 
     def test_finish_is_idempotent(self, begun):
         begun.finish("run", a_node(1))

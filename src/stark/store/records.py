@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 import sqlite3
+import statistics
 from typing import Any
 
 from stark.errors import StoreError
 from stark.interfaces import Call, Finish, Message, Reply, RoleUsage, RunRecord, TicketRecord, Usage
 from stark.task import Task
-from stark.tree import Node, Plan, Role
-from stark_worker.protocol import DeviceFacts, EvalReport, from_json, to_json
+from stark.tree import Judgement, Node, Plan, Role
+from stark_worker.protocol import DEGENERATE, DeviceFacts, EvalReport, Outcome, from_json, to_json
 
 
 def run_row(run: RunRecord) -> dict[str, Any]:
@@ -70,6 +71,24 @@ def node_of(row: sqlite3.Row) -> Node:
         outside_share=row["outside_share"],
         same_as=row["same_as"],
         notes=tuple(json.loads(row["notes"])),
+    )
+
+
+JUDGEMENT = f"""id, role, json_extract(report, '$.outcome') AS outcome, json_extract(notes, '$[0]') AS label,
+    json_extract(report, '$.duration_s') AS duration_s, json_extract(report, '$.timing.samples_ms') AS samples_ms,
+    json_extract(report, '$.checks.{DEGENERATE}') AS degenerate"""
+
+
+def judgement_of(row: sqlite3.Row) -> Judgement:
+    samples = row["samples_ms"]
+    return Judgement(
+        id=row["id"],
+        role=Role(row["role"]),
+        outcome=Outcome(row["outcome"]),
+        runtime_ms=statistics.median(json.loads(samples)) if samples else None,
+        duration_s=float(row["duration_s"]),
+        label=row["label"] or "",
+        degenerate=row["degenerate"] or "",
     )
 
 

@@ -15,7 +15,7 @@ from stark.interfaces import Call, Ending, RoleUsage, RunRecord, Spend, TicketRe
 from stark.store import records
 from stark.store.file import bound, damaged, insert, plainly, transaction
 from stark.store.lock import WriterLock
-from stark.tree import Node, Role
+from stark.tree import Judgement, Node, Role
 
 Record = TypeVar("Record")
 
@@ -143,6 +143,10 @@ class SqliteStore:
 
     def nodes(self, run_id: str) -> list[Node]:
         return self._load(records.node_of, "SELECT * FROM nodes WHERE run = ? ORDER BY position", self._key(run_id))
+
+    def judgements(self, run_id: str) -> list[Judgement]:
+        query = f"SELECT {records.JUDGEMENT} FROM nodes WHERE run = ? ORDER BY position"
+        return self._load(records.judgement_of, query, self._key(run_id))
 
     def unfinished(self, run_id: str) -> list[TicketRecord]:
         return self._load(
