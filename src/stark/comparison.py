@@ -49,14 +49,11 @@ class Comparison:
     @property
     def verdict(self) -> str:
         """The significance statement."""
-        wins, losses = sum(pair.ratio > 1 for pair in self.pairs), sum(pair.ratio < 1 for pair in self.pairs)
-        sure = f"p = {self.p:.3f}, paired permutation test on {len(self.pairs)} log-ratios"
+        sure = f"p = {self.p:.3f}, paired permutation test on the log-ratios of {self.tasks} tasks"
         if self.p >= SIGNIFICANT:
-            return f"No significant difference ({sure}); B is faster on {wins} tasks, slower on {losses}."
+            return f"No significant difference ({sure})."
         better, share = ("B", self.ratio) if self.ratio > 1 else ("A", 1 / self.ratio)
-        return (
-            f"{better} is significantly faster, {share:.2f}x ({sure}); B is faster on {wins} tasks, slower on {losses}."
-        )
+        return f"{better} is significantly faster, {share:.2f}x ({sure})."
 
 
 def compare(a: Sequence[RunResult], b: Sequence[RunResult]) -> Comparison:
