@@ -17,7 +17,16 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from stark.agents.prompts import load_templates
-from stark.api import assemble, check_device, check_prices, interruptible, open_models, versions
+from stark.api import (
+    OpenModels,
+    assemble,
+    check_device,
+    check_prices,
+    interruptible,
+    open_models,
+    stored_reports,
+    versions,
+)
 from stark.errors import EvaluatorError, ModelError, StarkError, TaskError, UsageError
 from stark.evaluation import open_evaluator
 from stark.evaluation.shared import SharedEvaluator
@@ -68,6 +77,7 @@ class Bench:
         self._records = {record.id: record for record in store.runs()}
         self._endings = {run_id: ending for run_id in self._records if (ending := store.ending(run_id))}
         self._running: set[Run] = set()
+        self._opened: OpenModels = {}
         self.stopped = False
         self._faults = 0
         self.fault: StarkError | None = None
@@ -200,7 +210,7 @@ class Bench:
             if event.kind == "landed" and event.node is not None:
                 self._made[cell.id] += len(attempts_of([event.node]))
 
-        run = assemble(record, self._store, self._evaluator, landed)
+        run = assemble(record, self._store, self._evaluator, landed, self._opened)
         self._running.add(run)
         try:
             return Ending((await run.optimize()).reason)
@@ -269,7 +279,7 @@ async def run_grid(
     for settings in {(cell.settings.method, cell.switch): cell.settings for cell in searches}.values():
         check_prices(settings, open_models(settings))
     with interruptible(signals) as running, closing(open_store(folder, write=True)) as store:
-        async with SharedEvaluator(open_evaluator(cells[0].settings.evaluation)) as evaluator:
+        async with SharedEvaluator(open_evaluator(cells[0].settings.evaluation, stored_reports)) as evaluator:
             bench = Bench(cells, store, evaluator, await evaluator.device(), told, both_scores)
             running.append(bench)
             await bench.run(at_once)

@@ -71,7 +71,8 @@ def read_results(folder: Path) -> list[RunResult]:
         ]
     if not results:
         raise StoreError(f"The store in {folder} holds no run yet.", "Let stark bench go on.")
-    return results
+    # not in the order in which they happened to begin: the same runs give the same report
+    return sorted(results, key=lambda run: (run.level or 0, run.number or 0, run.run_id))
 
 
 def _result(store: Store, record: RunRecord, baselines: Mapping[str, float]) -> RunResult:
