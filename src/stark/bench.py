@@ -148,6 +148,7 @@ class Bench:
         if changed:
             self._store.amend(cell.id, wanted)
             self._records[cell.id] = replace(record, settings=wanted)
+            self._endings.pop(cell.id, None)  # a limit that was reached may not be one any more
 
     def _remember(self, cell: Cell) -> int:
         """Take over the reference of a stored run; how many attempts it has made."""

@@ -57,7 +57,7 @@ def kill_in_the_middle(words, **extra):
 
 @pytest.mark.timeout(240)
 def test_a_killed_grid_of_all_methods_ends_with_the_report_of_an_undisturbed_one(tasks, tmp_path):
-    """Eight tasks, the five methods, a model server on this machine; killed twice in the middle."""
+    """Eight tasks, the five methods, a model server on this machine; killed in the middle."""
 
     def behave(body):
         prompt = body["messages"][-1]["content"]
@@ -67,10 +67,8 @@ def test_a_killed_grid_of_all_methods_ends_with_the_report_of_an_undisturbed_one
         options = ["--model", "stub", "--base-url", f"{server.url}/v1", "--tokens", 10**9, "--attempts", 3]
         options += ["--evaluator", "pretend:HashEvaluator", "--both-scores"]
         disturbed, whole = tmp_path / "disturbed", tmp_path / "whole"
-        for _ in range(2):
-            kill_in_the_middle(["bench", "--tasks", tasks, "--store", disturbed, *options], OPENAI_API_KEY="none")
-        unfinished = sum(not run.complete for run in read_results(disturbed))
-        assert unfinished > 0
+        kill_in_the_middle(["bench", "--tasks", tasks, "--store", disturbed, *options], OPENAI_API_KEY="none")
+        assert not all(run.complete for run in read_results(disturbed))
         for store in (disturbed, whole):
             done = bench(tasks, store, *options, OPENAI_API_KEY="none")
             assert done.returncode == 0, done.stderr
@@ -212,7 +210,7 @@ def test_kernels_of_another_tool_are_judged_for_real_by_both_scores(tmp_path):
     done = subprocess.run(command(*words), capture_output=True, text=True, timeout=280, env=environment())
     assert done.returncode == 0, done.stderr
     results = read_results(tmp_path / "store")
-    assert [run.score for run in results] == ["verified", "kernelbench HEAD"]
+    assert {run.score for run in results} == {"verified", "kernelbench HEAD"}
     for run in results:
         assert (run.method, run.metrics.attempts, run.metrics.correct) == ("their-run", 2, 1)
         assert run.speedup() > 0
