@@ -9,14 +9,18 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import os
 import re
 from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
 from types import TracebackType
 from typing import Self
 
+from stark.errors import EvaluatorError, TaskError
 from stark.interfaces import Message, Reply, ReplyForm, Usage
 from stark.settings import EvaluationSettings, RoleSettings
-from stark_worker.protocol import DeviceFacts, EvalReport, EvalRequest, Outcome, Timing
+from stark_worker.protocol import DEGENERATE, DeviceFacts, EvalReport, EvalRequest, Outcome, Timing
 
 TASK = """\
 def get_inputs():
@@ -123,3 +127,18 @@ class HashEvaluator:
         if number % 4 == 0:
             return EvalReport(FAILURES[number // 4 % 3], log=f"it failed, {number % 97}")
         return EvalReport(Outcome.OK, Timing((1.0 + number % 1900 / 100,)))
+
+
+class TroubledEvaluator(HashEvaluator):
+    """Does what a task's source says: ``# degenerate``, ``# broken``, or ``# fault``, the last until the file that
+    REPAIRED names is there."""
+
+    async def evaluate(self, request: EvalRequest) -> EvalReport:
+        if "# broken" in request.task_source:
+            raise TaskError("The task does not work by itself. It is broken.", "Fix it.")
+        if "# fault" in request.task_source and not Path(os.environ["REPAIRED"]).exists():
+            raise EvaluatorError("The GPU fell off the bus.", "Put it back and go on.")
+        report = await super().evaluate(request)
+        if "# degenerate" in request.task_source and request.entry == "Model":
+            return replace(report, checks={DEGENERATE: "Zeros are accepted."})
+        return report

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from pydantic import ValidationError
 
@@ -25,18 +25,19 @@ from stark.errors import SettingsError, StoreError, StoreTooNew, UsageError
 from stark.evaluation import open_evaluator
 from stark.interfaces import ChatModel, Evaluator, Listener, Reply, RunRecord, Store, Usage
 from stark.method import TEAM_ROLES, build_policy, build_workflow, find_method
-from stark.models import open_model
+from stark.models import is_provider, open_model
 from stark.run import Result, Run, eval_request
-from stark.settings import EvaluationSettings, PromptSettings, Settings
+from stark.settings import EvaluationSettings, PromptSettings, RoleSettings, Settings
 from stark.store import open_store
 from stark.task import Task, load_candidate, load_task
-from stark.tree import Role
+from stark.tree import ROOT_ID, Role
 from stark_worker.baselines import BASELINES, COMPILE_S, baseline_source
 from stark_worker.protocol import DeviceFacts, EvalReport
 
 MAY_CHANGE_ON_RESUME = ("budget", "jobs", "roles")
 
 Value = TypeVar("Value")
+OpenModels = dict[RoleSettings, ChatModel]
 
 
 @dataclass(frozen=True)
@@ -97,8 +98,8 @@ def prepare(
 
 async def start(job: Job, listener: Listener = lambda event: None, signals: bool = False) -> Result:
     """Begin a new run in its own folder."""
-    with _interruptible(signals) as running:
-        async with open_evaluator(job.settings.evaluation) as evaluator:
+    with interruptible(signals) as running:
+        async with open_evaluator(job.settings.evaluation, stored_reports) as evaluator:
             with new_store(job.folder) as store:
                 record = unstarted(job, await evaluator.device())
                 store.create(record)
@@ -128,14 +129,14 @@ async def go_on(
     """Take up the run of a folder again."""
     with closing(open_store(folder, write=False)) as store:
         only_run(store, folder)  # opening it for writing would create what is missing
-    with _interruptible(signals) as running, closing(open_store(folder, write=True)) as store:
+    with interruptible(signals) as running, closing(open_store(folder, write=True)) as store:
         record = only_run(store, folder)
         settings = changed(settings_of(record))
         check_prices(settings, open_models(settings))
         if settings.model_dump(mode="json") != record.settings:
             store.amend(record.id, settings.model_dump(mode="json"))
             record = only_run(store, folder)
-        async with open_evaluator(settings.evaluation) as evaluator:
+        async with open_evaluator(settings.evaluation, stored_reports) as evaluator:
             check_device(record.device, await evaluator.device())
             return await drive(assemble(record, store, evaluator, listener), running)
 
@@ -163,7 +164,9 @@ def _for_each_role(layer: Mapping[str, Any]) -> dict[str, Any]:
     return {**layer, "roles": {**roles, **each}}
 
 
-def assemble(record: RunRecord, store: Store, evaluator: Evaluator, listener: Listener) -> Run:
+def assemble(
+    record: RunRecord, store: Store, evaluator: Evaluator, listener: Listener, opened: OpenModels | None = None
+) -> Run:
     """The parts of a run, chosen by its stored settings."""
     settings = settings_of(record)
     scene = Scene.of(record.task, record.device, settings)
@@ -172,11 +175,22 @@ def assemble(record: RunRecord, store: Store, evaluator: Evaluator, listener: Li
     answered: dict[Role, int] = {}
     for call in store.calls(record.id):
         answered[call.role] = answered.get(call.role, 0) + 1
-    models = open_models(settings, answered)
+    models = open_models(settings, answered, opened)
     return Run(record, settings, store, build_policy(settings), workflow, models, evaluator, listener)
 
 
-async def drive(run: Run, running: list[Run]) -> Result:
+class Stoppable(Protocol):
+    """What Ctrl-C stops: a run, or a whole benchmark."""
+
+    @property
+    def begun(self) -> bool:
+        """Whether there is something to keep."""
+
+    def stop(self) -> None:
+        """Begin nothing further; what is in flight lands."""
+
+
+async def drive(run: Run, running: list[Stoppable]) -> Result:
     """Let a run go to its end; one that is cancelled after its first node has a result as well."""
     running.append(run)
     try:
@@ -188,10 +202,10 @@ async def drive(run: Run, running: list[Run]) -> Result:
 
 
 @contextmanager
-def _interruptible(signals: bool) -> Iterator[list[Run]]:
+def interruptible(signals: bool) -> Iterator[list[Stoppable]]:
     """The first Ctrl-C or SIGTERM lets the attempts in flight land, the second does not. Before there is a run with a
     node, the first one ends everything. The run is put into the list once there is one."""
-    running: list[Run] = []
+    running: list[Stoppable] = []
     if not signals:
         yield running
         return
@@ -200,7 +214,7 @@ def _interruptible(signals: bool) -> Iterator[list[Run]]:
     presses = itertools.count()
 
     def interrupted() -> None:
-        if next(presses) or not running or not running[0].tree:
+        if next(presses) or not running or not running[0].begun:
             task.cancel()
         for run in running:
             run.stop()
@@ -216,7 +230,7 @@ def _interruptible(signals: bool) -> Iterator[list[Run]]:
 
 async def judge(task: Task, candidate: str, settings: EvaluationSettings) -> tuple[EvalReport, EvalReport]:
     """The reports on a task's own model and on a candidate for it."""
-    async with open_evaluator(settings) as evaluator:
+    async with open_evaluator(settings, stored_reports) as evaluator:
         reference = await evaluator.evaluate(eval_request(task, task.source, settings, entry="Model"))
         return reference, await evaluator.evaluate(eval_request(task, candidate, settings))
 
@@ -227,7 +241,7 @@ async def measure_baselines(
     """Eager and torch.compile by the same path as any candidate; each is told as it comes."""
     patient = settings.model_copy(update={"run_s": max(settings.run_s, COMPILE_S)})
     found = {}
-    async with open_evaluator(patient) as evaluator:
+    async with open_evaluator(patient, stored_reports) as evaluator:
         for name in BASELINES:
             source, entry = baseline_source(task.source, name)
             found[name] = await evaluator.evaluate(eval_request(task, source, patient, entry))
@@ -238,13 +252,18 @@ async def measure_baselines(
 # -- checks that belong to no single part ---------------------------------------------------------------------------
 
 
-def open_models(settings: Settings, answered: Mapping[Role, int] | None = None) -> dict[Role, ChatModel]:
-    """The chat model of every role the method uses."""
-    done = answered or {}
-    return {
-        role: open_model(role, getattr(settings.roles, role), done.get(role, 0), stored_replies)
-        for role in find_method(settings.method).roles
-    }
+def open_models(
+    settings: Settings, answered: Mapping[Role, int] | None = None, opened: OpenModels | None = None
+) -> dict[Role, ChatModel]:
+    """The chat model of every role the method uses. Many runs share the connections to providers in ``opened``."""
+    found = {}
+    for role in find_method(settings.method).roles:
+        wanted: RoleSettings = getattr(settings.roles, role)
+        model = opened.get(wanted) if opened is not None else None
+        found[role] = model or open_model(role, wanted, (answered or {}).get(role, 0), stored_replies)
+        if opened is not None and is_provider(wanted):
+            opened[wanted] = found[role]
+    return found
 
 
 def check_prices(settings: Settings, models: Mapping[Role, ChatModel]) -> None:
@@ -273,11 +292,31 @@ def stored_replies(folder: str, role: Role) -> list[Reply]:
         return [call.reply for call in store.calls(record.id) if call.role is role]
 
 
+def stored_reports(folder: str) -> tuple[DeviceFacts, dict[tuple[str, str, str], EvalReport]]:
+    """Every report in a store by task, candidate and entry, for the replay evaluator."""
+    with closing(open_store(Path(folder), write=False)) as store:
+        records = store.runs()
+        if not records:
+            raise StoreError(f"The store in {folder} holds no run.", "Name a run folder that does.")
+        found = {
+            (record.task.source, node.source, "Model" if node.id == ROOT_ID else "ModelNew"): node.report
+            for record in records
+            for node in store.nodes(record.id)
+            if node.source is not None
+        }
+        return records[0].device, found
+
+
 def only_run(store: Store, folder: Path) -> RunRecord:
     """The run of a folder."""
     runs = store.runs()
     if not runs:
         raise StoreError(f"The store in {folder} holds no run.", "It was stopped before it began; start it anew.")
+    if len(runs) > 1:
+        raise UsageError(
+            f"{folder} holds a benchmark of {len(runs)} runs.",
+            "Read it with stark report; go on with it by the stark bench command that began it.",
+        )
     return runs[0]
 
 

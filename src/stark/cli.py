@@ -19,10 +19,31 @@ from typing import Annotated, Any
 
 import typer
 
+from stark import cli_bench
+from stark.cli_options import (
+    Assignments,
+    Attempts,
+    BaseUrl,
+    EvaluatorName,
+    Jobs,
+    MethodName,
+    Minutes,
+    ModelName,
+    PrecisionName,
+    RunFolder,
+    ScoreName,
+    SettingsFile,
+    TargetName,
+    TaskFile,
+    Tokens,
+    Usd,
+    given,
+    limits,
+)
 from stark.errors import StarkError, UsageError
 from stark.tree import Role
 from stark.view import terminal
-from stark_worker.protocol import DeviceFacts, Precision, Score, Target
+from stark_worker.protocol import DeviceFacts
 
 NOT_IMPROVED, INTERRUPTED = 3, 130
 
@@ -33,25 +54,6 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     epilog=(__doc__ or "").partition("\n\n")[2],
 )
-
-TaskFile = Annotated[
-    Path, typer.Argument(metavar="TASK.py", help="File with Model, get_inputs() and get_init_inputs().")
-]
-RunFolder = Annotated[Path, typer.Argument(metavar="DIR", help="A run folder.")]
-SettingsFile = Annotated[Path | None, typer.Option("--config", metavar="FILE", help="Settings in TOML; see configs/.")]
-Assignments = Annotated[list[str] | None, typer.Option("--set", metavar="A.B=C", help="Any setting; may be repeated.")]
-MethodName = Annotated[str | None, typer.Option("--method", help="stark, search-agent, ma-only, sampling, reflexion.")]
-ModelName = Annotated[str | None, typer.Option("--model", help="Chat model of all roles, such as openai:gpt-5.")]
-BaseUrl = Annotated[str | None, typer.Option("--base-url", help="Address of an OpenAI-compatible server.")]
-PrecisionName = Annotated[Precision | None, typer.Option("--precision", help="Type of inputs and weights.")]
-ScoreName = Annotated[Score | None, typer.Option("--score", help="Which rules decide.")]
-TargetName = Annotated[Target | None, typer.Option("--target", help="Language of the kernels.")]
-EvaluatorName = Annotated[str | None, typer.Option("--evaluator", help="local, folder, or package.module:Class.")]
-Attempts = Annotated[int | None, typer.Option("--attempts", help="How many attempts in all.")]
-Tokens = Annotated[int | None, typer.Option("--tokens", help="Most tokens to spend.")]
-Usd = Annotated[float | None, typer.Option("--usd", help="Most US dollars to spend.")]
-Minutes = Annotated[float | None, typer.Option("--minutes", help="Longest time to run.")]
-Jobs = Annotated[int | None, typer.Option("--jobs", help="How many attempts are in flight at once.")]
 
 
 @app.command()
@@ -87,7 +89,7 @@ def optimize(
     from stark.config import load_settings
 
     options = {
-        **_budget(attempts, tokens, usd, minutes),
+        **limits(attempts, tokens, usd, minutes),
         "method": method,
         "jobs": jobs,
         "seed": seed,
@@ -100,7 +102,7 @@ def optimize(
             "debug": {"model": debug_model},
         },
     }
-    settings = load_settings(config, sets or [], _given(options))
+    settings = load_settings(config, sets or [], given(options))
     job = prepare(task, settings, run, start_from, hint)
     if dry_run:
         _show_estimate(job)
@@ -125,8 +127,8 @@ def resume(
     from stark.api import change, go_on
 
     roles = {role: {"model": model, "base_url": base_url} for role in ("plan", "code", "debug", "solo")}
-    options = {**_budget(attempts, tokens, usd, minutes), "jobs": jobs, "roles": roles}
-    changed = change(sets or [], _given(options))
+    options = {**limits(attempts, tokens, usd, minutes), "jobs": jobs, "roles": roles}
+    changed = change(sets or [], given(options))
     progress = terminal.Progress()
     record, nodes = _read(folder)
     progress.learn(nodes)
@@ -152,7 +154,7 @@ def judge(
     from stark.task import load_candidate, load_task
 
     evaluation = {"precision": precision, "score": score, "target": target, "evaluator": evaluator}
-    settings = load_settings(config, sets or [], _given({"evaluation": evaluation})).evaluation
+    settings = load_settings(config, sets or [], given({"evaluation": evaluation})).evaluation
     reference, report = asyncio.run(judge_candidate(load_task(task), load_candidate(candidate), settings))
     terminal.show_verdict(report, reference, as_json)
     if report.timing is None:
@@ -174,7 +176,7 @@ def baseline(
     from stark.task import load_task
 
     evaluation = {"precision": precision, "target": target, "evaluator": evaluator}
-    settings = load_settings(config, sets or [], _given({"evaluation": evaluation})).evaluation
+    settings = load_settings(config, sets or [], given({"evaluation": evaluation})).evaluation
     asyncio.run(measure_baselines(load_task(task), settings, terminal.Baselines()))
 
 
@@ -233,7 +235,7 @@ def config(file: SettingsFile = None, sets: Assignments = None, method: MethodNa
     """Print the effective settings with their meaning."""
     from stark.config import explain, load_settings
 
-    terminal.show_settings(explain(load_settings(file, sets or [], _given({"method": method}))))
+    terminal.show_settings(explain(load_settings(file, sets or [], given({"method": method}))))
 
 
 @app.command()
@@ -260,6 +262,10 @@ def salvage(folder: RunFolder, into: Annotated[Path, typer.Argument(metavar="NEW
 
     counts = salvage_store(folder, into)
     terminal.say(f"Saved into {into}: " + ", ".join(f"{count} {table}" for table, count in counts.items()) + ".")
+
+
+for command in cli_bench.COMMANDS:
+    app.command()(command)
 
 
 def main() -> None:
@@ -290,19 +296,6 @@ def _finish(work: Any, folder: Path) -> None:
         raise typer.Exit(INTERRUPTED)
     if not result.improved:
         raise typer.Exit(NOT_IMPROVED)
-
-
-def _budget(
-    attempts: int | None, tokens: int | None, usd: float | None, minutes: float | None
-) -> dict[str, dict[str, Any]]:
-    wall_s = None if minutes is None else minutes * 60
-    return {"budget": {"attempts": attempts, "tokens": tokens, "usd": usd, "wall_s": wall_s}}
-
-
-def _given(options: dict[str, Any]) -> dict[str, Any]:
-    """The options that were really given."""
-    nested = {name: _given(value) if isinstance(value, dict) else value for name, value in options.items()}
-    return {name: value for name, value in nested.items() if value is not None and value != {}}
 
 
 def _facts(settings: Any, folder: Path) -> list[tuple[str, str]]:

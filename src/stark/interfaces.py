@@ -20,7 +20,7 @@ from types import TracebackType
 from typing import Any, Literal, Protocol, Self
 
 from stark.task import Task
-from stark.tree import Node, Plan, Role, Tree
+from stark.tree import Judgement, Node, Plan, Role, Tree
 from stark_worker.protocol import DeviceFacts, EvalReport, EvalRequest
 
 # -- what is said to a chat model, and what comes back --------------------------------------------------------------
@@ -228,6 +228,25 @@ class RunRecord:
     templates: dict[str, str]
     versions: dict[str, str]
     device: DeviceFacts
+    labels: dict[str, str] = field(default_factory=dict)  # what a benchmark knows it by
+
+
+@dataclass(frozen=True)
+class Ending:
+    """Why a run of a benchmark ended: its reason in a word, and what there is to say about it."""
+
+    reason: str
+    message: str = ""
+
+
+@dataclass(frozen=True)
+class RoleUsage:
+    """What the calls of one role came to."""
+
+    calls: int
+    usage: Usage
+    usd: float
+    duration_s: float
 
 
 @dataclass(frozen=True)
@@ -290,8 +309,14 @@ class Store(Protocol):
     def clock(self, run_id: str, seconds: float) -> None:
         """Add to the time a run has taken."""
 
+    def end(self, run_id: str, ending: Ending) -> None:
+        """Note why a run ended. One that is taken up again ends again; the last ending counts."""
+
     def nodes(self, run_id: str) -> list[Node]:
         """Finished nodes in landing order."""
+
+    def judgements(self, run_id: str) -> list[Judgement]:
+        """Finished nodes in landing order without their texts, which a report on many runs has no time to read."""
 
     def unfinished(self, run_id: str) -> list[TicketRecord]:
         """Attempts that began and never finished, lowest number first."""
@@ -304,6 +329,12 @@ class Store(Protocol):
 
     def seconds(self, run_id: str) -> float:
         """The time a run has taken so far."""
+
+    def ending(self, run_id: str) -> Ending | None:
+        """Why a run ended last; None where nobody noted it."""
+
+    def usage(self, run_id: str) -> dict[Role, RoleUsage]:
+        """What the journalled calls of each role came to. Never reads a prompt."""
 
     def close(self) -> None:
         """Release the file."""

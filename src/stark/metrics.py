@@ -1,68 +1,66 @@
-"""What a run achieved: pure functions of stored nodes. The root never counts; rates count what agents made."""
+"""What a run achieved: pure functions of judgements. The root never counts; rates count what agents made."""
 
 from __future__ import annotations
 
+import itertools
+import math
 import statistics
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
-from stark.tree import ROOT_ID, Node, Role
+from stark.tree import ROOT_ID, Judgement, Node, Role
 from stark_worker.protocol import Outcome
 
 NOT_COMPILED = frozenset({Outcome.UNUSABLE_REPLY, Outcome.COMPILE_ERROR})
 NO_ATTEMPT = frozenset({Role.REFERENCE, Role.GIVEN})
 
+Made = TypeVar("Made", Node, Judgement)
+
 
 @dataclass(frozen=True)
 class RunMetrics:
-    """The figures of one run."""
+    """The figures of one run. ``so_far_ms`` is the best runtime after each attempt, infinity while there is none."""
 
     attempts: int
     compiled: int
     correct: int
     root_ms: float
     best_ms: float | None
+    so_far_ms: tuple[float, ...] = ()
 
     @property
     def success(self) -> bool:
         """At least one compiled and correct kernel."""
         return self.best_ms is not None
 
-    @property
-    def speedup(self) -> float | None:
-        """How many times as fast as the reference the best kernel is."""
-        return self.root_ms / self.best_ms if self.best_ms else None
 
-
-def attempts_of(nodes: Iterable[Node]) -> list[Node]:
-    """The nodes that agents made."""
+def attempts_of(nodes: Iterable[Made]) -> list[Made]:
+    """Those that agents made."""
     return [node for node in nodes if node.role not in NO_ATTEMPT]
 
 
-def measure(nodes: Sequence[Node]) -> RunMetrics:
+def measure(judgements: Sequence[Judgement]) -> RunMetrics:
     """The figures of a run with these nodes."""
-    (root,) = (node for node in nodes if node.id == ROOT_ID)
+    (root,) = (each for each in judgements if each.id == ROOT_ID)
     if root.runtime_ms is None:
         raise ValueError("a tree whose root did not run has no metrics")
-    made = attempts_of(nodes)
-    runtimes = [node.runtime_ms for node in nodes if node.id != ROOT_ID and node.runtime_ms is not None]
+    made = attempts_of(judgements)
+    runtimes = [each.runtime_ms for each in judgements if each.id != ROOT_ID and each.runtime_ms is not None]
+    times = (math.inf if each.runtime_ms is None else each.runtime_ms for each in made)
     return RunMetrics(
         attempts=len(made),
-        compiled=sum(node.report.outcome not in NOT_COMPILED for node in made),
-        correct=sum(not node.failed for node in made),
+        compiled=sum(each.outcome not in NOT_COMPILED for each in made),
+        correct=sum(each.outcome is Outcome.OK for each in made),
         root_ms=root.runtime_ms,
         best_ms=min(runtimes, default=None),
+        so_far_ms=tuple(itertools.accumulate(times, min)),
     )
 
 
 def success_rate(runs: Sequence[RunMetrics]) -> float:
     """Share of tasks with at least one correct kernel."""
-    return _share([run.success for run in runs])
-
-
-def fast_p(runs: Sequence[RunMetrics], p: float = 1.0) -> float:
-    """Share of tasks whose best kernel is at least p times as fast as the reference."""
-    return _share([run.speedup is not None and run.speedup >= p for run in runs])
+    return _ratio(sum(run.success for run in runs), len(runs))
 
 
 def compile_rate(runs: Sequence[RunMetrics]) -> float:
@@ -76,31 +74,35 @@ def correct_rate(runs: Sequence[RunMetrics], of_compiled: bool = False) -> float
     return _ratio(sum(run.correct for run in runs), total)
 
 
+def fast_p(speedups: Sequence[float | None], p: float = 1.0) -> float:
+    """Share of tasks whose best kernel is at least p times as fast as the baseline. None stands for a failed task."""
+    return _ratio(sum(speedup is not None and speedup >= p for speedup in speedups), len(speedups))
+
+
 @dataclass(frozen=True)
-class Speed:
-    """Averages of the speed-up over the tasks that have a kernel; a failed task is left out and counted beside it."""
+class Averages:
+    """Of the speed-up over the tasks that have a kernel; failed tasks are left out and counted. ``kept`` is the
+    geometric mean over all tasks where a failed one counts as 1: its user keeps the reference."""
 
     mean: float
     geometric_mean: float
     median: float
     failed: int
+    kept: float
 
 
-def speed(runs: Sequence[RunMetrics]) -> Speed | None:
+def averages(speedups: Sequence[float | None]) -> Averages | None:
     """The averages, or None when no task has a kernel."""
-    speedups = [run.speedup for run in runs if run.speedup is not None]
-    if not speedups:
+    solved = [speedup for speedup in speedups if speedup is not None]
+    if not solved:
         return None
-    return Speed(
-        mean=statistics.fmean(speedups),
-        geometric_mean=statistics.geometric_mean(speedups),
-        median=statistics.median(speedups),
-        failed=len(runs) - len(speedups),
+    return Averages(
+        mean=statistics.fmean(solved),
+        geometric_mean=statistics.geometric_mean(solved),
+        median=statistics.median(solved),
+        failed=len(speedups) - len(solved),
+        kept=statistics.geometric_mean([1.0 if speedup is None else speedup for speedup in speedups]),
     )
-
-
-def _share(flags: Sequence[bool]) -> float:
-    return _ratio(sum(flags), len(flags))
 
 
 def _ratio(part: int, whole: int) -> float:

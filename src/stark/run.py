@@ -188,6 +188,11 @@ class Run:
             self._end = "stopped"
             self._say("note", text="Stopping: attempts in flight are finished first. Once more stops at once.")
 
+    @property
+    def begun(self) -> bool:
+        """Whether there is a node to keep."""
+        return bool(self.tree)
+
     # -- what they are made of ------------------------------------------------------------------------------------
 
     async def plant(self) -> None:

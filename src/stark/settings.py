@@ -146,9 +146,9 @@ class EvaluationSettings(Group):
     """How candidates are judged."""
 
     evaluator: str = "local"
-    """`local`, `folder` (judged by a worker elsewhere), or `package.module:Class`."""
+    """`local`, `folder` (judged by a worker elsewhere), `replay` (of a stored run), or `package.module:Class`."""
     folder: str | None = None
-    """The folder evaluator's folder, which `python -m stark_worker serve` works off."""
+    """The folder evaluator's folder, which `python -m stark_worker serve` works off; or the run a replay reads."""
     patience_s: float = Field(default=600.0, gt=0)
     """How long the folder evaluator waits for a sign of life from a worker."""
     target: Target = Target.CPU

@@ -16,11 +16,13 @@ CONTRACT = "A task file defines class Model(nn.Module), get_inputs() and get_ini
 
 @dataclass(frozen=True)
 class Task:
-    """The reference to be made faster, and what the user added to it."""
+    """The reference to be made faster, and what the user added to it. KernelBench's tasks have a level and a number."""
 
     name: str
     source: str
     hint: str = ""
+    level: int | None = None
+    number: int | None = None
 
 
 def load_task(path: Path, hint: str = "") -> Task:
@@ -38,13 +40,18 @@ def read_source(path: Path) -> str:
         raise TaskError(f"There is no file {path}.", "Check the path.") from error
     except (OSError, UnicodeDecodeError) as error:
         raise TaskError(f"{path} cannot be read: {error}.", "Give a readable UTF-8 Python file.") from error
+    check_syntax(source, path)
+    return source
+
+
+def check_syntax(source: str, path: Path) -> None:
+    """Refuse text that is not Python."""
     try:
         ast.parse(source)
     except (SyntaxError, ValueError) as error:
         line = getattr(error, "lineno", None)
         place = f"{path}, line {line}" if line else str(path)
         raise TaskError(f"{place} is not valid Python: {getattr(error, 'msg', error)}.", "Fix the file.") from error
-    return source
 
 
 def check_contract(source: str, path: Path) -> None:

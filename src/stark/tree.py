@@ -13,13 +13,13 @@ from bisect import bisect_left, insort
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
-from stark_worker.protocol import EvalReport, Outcome
+from stark_worker.protocol import DEGENERATE, EvalReport, Outcome
 
 ROOT_ID = 0
 
 
 class Role(enum.StrEnum):
-    """Who made a node's source: an agent, or for the first nodes of a tree, the user."""
+    """Who made a node's source: an agent, for the first nodes of a tree the user, or another tool."""
 
     PLAN = "plan"
     CODE = "code"
@@ -27,6 +27,7 @@ class Role(enum.StrEnum):
     SOLO = "solo"
     REFERENCE = "reference"
     GIVEN = "given"
+    OTHER = "other"  # a tool that is not STARK
 
 
 @dataclass(frozen=True)
@@ -72,6 +73,27 @@ class Node:
     def runtime_ms(self) -> float | None:
         """The score, lower is better. None stands for the paper's +infinity."""
         return self.report.timing.median_ms if self.report.timing else None
+
+    @property
+    def judgement(self) -> Judgement:
+        report = self.report
+        label = self.notes[0] if self.notes else ""
+        degenerate = report.checks.get(DEGENERATE, "")
+        return Judgement(self.id, self.role, report.outcome, self.runtime_ms, report.duration_s, label, degenerate)
+
+
+@dataclass(frozen=True)
+class Judgement:
+    """A node without its texts: what figures are made of. ``label`` is its first note, which says what a given source
+    stands for; ``degenerate`` is why the task tests nothing."""
+
+    id: int
+    role: Role
+    outcome: Outcome
+    runtime_ms: float | None = None
+    duration_s: float = 0.0
+    label: str = ""
+    degenerate: str = ""
 
 
 @dataclass

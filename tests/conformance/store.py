@@ -17,13 +17,27 @@ from typing import Any
 import pytest
 
 from stark.errors import StoreError
-from stark.interfaces import Call, Finish, Message, Reply, RunRecord, Spend, Store, TicketRecord, Usage
+from stark.interfaces import (
+    Call,
+    Ending,
+    Finish,
+    Message,
+    Reply,
+    RoleUsage,
+    RunRecord,
+    Spend,
+    Store,
+    TicketRecord,
+    Usage,
+)
 from stark.task import Task
 from stark.tree import Node, Plan, Role
 from stark_worker.protocol import DeviceFacts, EvalReport, Outcome, Timing
 
 DEVICE = DeviceFacts("Processor", "cpu", cores=2, toolchain={"g++": "12"})
-OK = EvalReport(Outcome.OK, Timing((1.5, 1.25, 0.1)), log="fine", checks={"mapping": "equal"}, device=DEVICE)
+OK = EvalReport(
+    Outcome.OK, Timing((1.5, 1.25, 0.1)), log="fine", checks={"mapping": "equal", "degenerate": "Zeros."}, device=DEVICE
+)
 FAILED = EvalReport(Outcome.COMPILE_ERROR, log="error: expected ';'")
 
 AWKWARD = [
@@ -47,6 +61,7 @@ def a_run(run_id: str = "run", **changes: Any) -> RunRecord:
         templates={"plan.j2": "Say {{ advice }}"},
         versions={"stark": "0.1.0"},
         device=DEVICE,
+        labels={"switch": "anchors.mode=off"},
     )
     return replace(record, **changes)
 
@@ -108,7 +123,17 @@ class StoreConformance:
 
     def test_an_unknown_run_is_an_error(self, store):
         store.create(a_run())
-        for look in (store.nodes, store.unfinished, store.calls, store.spent, store.seconds):
+        looks = (
+            store.nodes,
+            store.unfinished,
+            store.calls,
+            store.spent,
+            store.seconds,
+            store.ending,
+            store.usage,
+            store.judgements,
+        )
+        for look in looks:
             with pytest.raises(StoreError, match="other"):
                 look("other")
 
@@ -124,6 +149,7 @@ class StoreConformance:
         for node in (a_node(2), late, twin):
             begun.finish("run", node)
         assert begun.nodes("run") == [a_root(), a_node(2), late, twin]
+        assert begun.judgements("run") == [node.judgement for node in (a_root(), a_node(2), late, twin)]
 
     def test_finish_is_idempotent(self, begun):
         begun.finish("run", a_node(1))
@@ -229,6 +255,24 @@ class StoreConformance:
             assert store.spent("run") == Spend(540, 1.0)
         finally:
             store.close()
+
+    def test_the_last_ending_counts(self, begun):
+        assert begun.ending("run") is None
+        begun.end("run", Ending("fault", "the GPU fell off the bus"))
+        begun.end("run", Ending("attempts"))
+        begun.create(a_run("other"))
+        assert (begun.ending("run"), begun.ending("other")) == (Ending("attempts"), None)
+
+    def test_usage_adds_up_by_role(self, begun):
+        free = replace(a_call(1).reply, cost_usd=None)
+        calls = [a_call(1), a_call(1, 1, reply=free), a_call(1, 2, role=Role.CODE)]
+        for call in calls:
+            begun.journal("run", begun.reserve("run", 1, call.index, Spend()), call)
+        begun.reserve("run", 1, 3, Spend(300, 0.5))  # no reply, no usage
+        assert begun.usage("run") == {
+            Role.PLAN: RoleUsage(2, Usage(200, 40, 120), 0.25, 3.0),
+            Role.CODE: RoleUsage(1, Usage(100, 20, 60), 0.25, 1.5),
+        }
 
     def test_closing_twice_is_harmless(self, store):
         store.close()

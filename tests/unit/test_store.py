@@ -19,7 +19,8 @@ from hypothesis import strategies as st
 from conformance.store import FAILED, OK, a_call, a_node, a_root, a_run
 from stark.errors import StoreDamaged, StoreError, StoreLocked, StoreTooNew
 from stark.interfaces import Spend, TicketRecord
-from stark.store import open_store, salvage, schema
+from stark.store import open_store, records, salvage, schema
+from stark.store.file import insert, transaction
 
 
 def fill(folder: Path, attempts: int = 40, text: str = "reply " * 300) -> None:
@@ -229,7 +230,7 @@ def test_a_file_from_the_future_is_left_alone(tmp_path):
     make_file(tmp_path, "PRAGMA user_version = 7")
     before = (tmp_path / "stark.db").read_bytes()
     for write in (True, False):
-        with pytest.raises(StoreTooNew, match=r"version 7.*up to 1"):
+        with pytest.raises(StoreTooNew, match=r"version 7.*up to 2"):
             open_store(tmp_path, write=write)
     with pytest.raises(StoreTooNew):
         salvage(tmp_path, tmp_path / "new")
@@ -360,7 +361,7 @@ def check_consistent(folder: Path) -> None:
 def test_salvaging_a_healthy_store_loses_nothing(run, tmp_path):
     kept = salvage(run, tmp_path / "deep" / "new")
     counts = {"nodes": 40, "tickets": 40, "reservations": 80, "calls": 80}
-    assert kept == {"runs": 1, "clocks": 1, "amendments": 0, **counts}
+    assert kept == {"runs": 1, "clocks": 1, "amendments": 0, "endings": 0, **counts}
     assert everything(tmp_path / "deep" / "new") == everything(run)
     assert {path.name for path in (tmp_path / "deep").iterdir()} == {"new"}
 
@@ -590,3 +591,31 @@ def test_the_calls_of_an_attempt_are_found_by_index(tmp_path):
         (plan,) = store.db.execute(f"EXPLAIN QUERY PLAN {statements[-1]}").fetchall()
     assert "USING INDEX" in plan["detail"]
     assert "number=?" in plan["detail"]
+
+
+# -- files of version 1, which knew no benchmarks ---------------------------------------------------------------------
+
+
+@pytest.fixture
+def version_1(tmp_path, monkeypatch):
+    with monkeypatch.context() as patch:
+        patch.setattr(schema, "MIGRATIONS", schema.MIGRATIONS[:1])
+        with closing(open_store(tmp_path / "old", write=True)) as store:
+            row = {name: value for name, value in records.run_row(a_run()).items() if name != "labels"}
+            with transaction(store.db):
+                insert(store.db, "runs", row)
+                insert(store.db, "clocks", {"run": 1, "seconds": 0.0})
+            store.finish("run", a_root())
+    return tmp_path / "old"
+
+
+def test_a_file_of_version_1_is_brought_up_to_date(version_1):
+    with closing(open_store(version_1, write=True)) as store:
+        assert store.runs() == [a_run(labels={})]
+        assert store.ending("run") is None
+
+
+def test_a_file_of_version_1_can_be_salvaged(version_1, tmp_path):
+    assert salvage(version_1, tmp_path / "new")["nodes"] == 1
+    with closing(open_store(tmp_path / "new", write=False)) as store:
+        assert (store.runs(), store.nodes("run")) == ([a_run(labels={})], [a_root()])

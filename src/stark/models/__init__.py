@@ -46,6 +46,12 @@ def open_model(
     return ProviderModel(settings)
 
 
+def is_provider(settings: RoleSettings) -> bool:
+    """Whether the model is a provider's, which answers any number of runs; a queue or a class of one's own may not."""
+    scripted = settings.model.partition(":")[0] in ("scripted", "replay")
+    return not scripted and (settings.base_url is not None or not _names_a_class(settings.model))
+
+
 def _stored(name: str, stored_replies: StoredReplies | None) -> StoredReplies:
     if stored_replies is None:
         raise UsageError(

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 import sqlite3
+import statistics
 from typing import Any
 
 from stark.errors import StoreError
-from stark.interfaces import Call, Finish, Message, Reply, RunRecord, TicketRecord, Usage
+from stark.interfaces import Call, Finish, Message, Reply, RoleUsage, RunRecord, TicketRecord, Usage
 from stark.task import Task
-from stark.tree import Node, Plan, Role
-from stark_worker.protocol import DeviceFacts, EvalReport, from_json, to_json
+from stark.tree import Judgement, Node, Plan, Role
+from stark_worker.protocol import DEGENERATE, DeviceFacts, EvalReport, Outcome, from_json, to_json
 
 
 def run_row(run: RunRecord) -> dict[str, Any]:
@@ -23,6 +24,7 @@ def run_row(run: RunRecord) -> dict[str, Any]:
         "templates": plain_text(run.templates),
         "versions": plain_text(run.versions),
         "device": record_text(run.device),
+        "labels": plain_text(run.labels),
     }
 
 
@@ -36,6 +38,7 @@ def run_of(row: sqlite3.Row) -> RunRecord:
         templates=json.loads(row["templates"]),
         versions=json.loads(row["versions"]),
         device=from_json(DeviceFacts, row["device"]),
+        labels=json.loads(row["labels"]) if "labels" in row.keys() else {},  # noqa: SIM118  salvaged from an older file
     )
 
 
@@ -68,6 +71,24 @@ def node_of(row: sqlite3.Row) -> Node:
         outside_share=row["outside_share"],
         same_as=row["same_as"],
         notes=tuple(json.loads(row["notes"])),
+    )
+
+
+JUDGEMENT = f"""id, role, json_extract(report, '$.outcome') AS outcome, json_extract(notes, '$[0]') AS label,
+    json_extract(report, '$.duration_s') AS duration_s, json_extract(report, '$.timing.samples_ms') AS samples_ms,
+    json_extract(report, '$.checks.{DEGENERATE}') AS degenerate"""
+
+
+def judgement_of(row: sqlite3.Row) -> Judgement:
+    samples = row["samples_ms"]
+    return Judgement(
+        id=row["id"],
+        role=Role(row["role"]),
+        outcome=Outcome(row["outcome"]),
+        runtime_ms=statistics.median(json.loads(samples)) if samples else None,
+        duration_s=float(row["duration_s"]),
+        label=row["label"] or "",
+        degenerate=row["degenerate"] or "",
     )
 
 
@@ -118,6 +139,11 @@ def call_of(row: sqlite3.Row) -> Call:
         started_at=row["started_at"],
         duration_s=row["duration_s"],
     )
+
+
+def usage_of(row: sqlite3.Row) -> tuple[Role, RoleUsage]:
+    usage = Usage(row["input_tokens"], row["output_tokens"], row["cached_input_tokens"])
+    return Role(row["role"]), RoleUsage(row["calls"], usage, row["usd"], row["duration_s"])
 
 
 def _reply_of(row: sqlite3.Row) -> Reply:

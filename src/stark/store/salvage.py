@@ -88,6 +88,7 @@ class _Rescue:
             "runs": self._carry("runs", lambda row: row),
             "clocks": self._carry("clocks", lambda row: row),
             "amendments": self._carry("amendments", lambda row: row),
+            "endings": self._carry("endings", lambda row: row),
             "nodes": self._carry("nodes", self._node, self._node_kept),
             "tickets": self._carry("tickets", self._ticket, self._ticket_kept),
             "reservations": self._carry("reservations", lambda row: row, self._reservation_kept),
@@ -102,8 +103,9 @@ class _Rescue:
         kinds = {info["name"]: _KINDS[info["type"]] for info in self.new.execute(f"PRAGMA table_info({table})")}
         count = 0
         for found in _rows(self.damaged, table):
-            old = {name: found[name] for name in kinds}
-            new = adapt(old) if _is_sound(table, found, kinds) else None
+            there = {name: kind for name, kind in kinds.items() if name in found.keys()}  # noqa: SIM118  fewer in an older file
+            old = {name: found[name] for name in there}
+            new = adapt(old) if _is_sound(table, found, there) else None
             if new is not None and self._inserted(table, new):
                 kept(old, new)
                 count += 1

@@ -104,8 +104,21 @@ def _create_tables(db: sqlite3.Connection) -> None:
         db.execute(statement)
 
 
+def _add_benchmarks(db: sqlite3.Connection) -> None:
+    db.execute("ALTER TABLE runs ADD COLUMN labels TEXT NOT NULL DEFAULT '{}'")
+    db.execute(
+        """CREATE TABLE endings (
+            run INTEGER NOT NULL REFERENCES runs (key),
+            ended_at TEXT NOT NULL,
+            reason TEXT NOT NULL,
+            message TEXT NOT NULL
+        )"""
+    )
+    db.execute("CREATE INDEX endings_of_run ON endings (run)")
+
+
 Migration = Callable[[sqlite3.Connection], None]
-MIGRATIONS: list[Migration] = [_create_tables]
+MIGRATIONS: list[Migration] = [_create_tables, _add_benchmarks]
 
 
 def migrate(db: sqlite3.Connection, version: int) -> None:

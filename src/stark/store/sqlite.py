@@ -11,11 +11,11 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from stark.errors import StoreError
-from stark.interfaces import Call, RunRecord, Spend, TicketRecord
+from stark.interfaces import Call, Ending, RoleUsage, RunRecord, Spend, TicketRecord
 from stark.store import records
 from stark.store.file import bound, damaged, insert, plainly, transaction
 from stark.store.lock import WriterLock
-from stark.tree import Node
+from stark.tree import Judgement, Node, Role
 
 Record = TypeVar("Record")
 
@@ -130,6 +130,12 @@ class SqliteStore:
         with self._transaction():
             self.db.execute("UPDATE clocks SET seconds = seconds + ? WHERE run = ?", (bound(seconds), key))
 
+    def end(self, run_id: str, ending: Ending) -> None:
+        now = datetime.now(UTC).isoformat(timespec="seconds")
+        row = {"run": self._key(run_id), "ended_at": now, "reason": ending.reason, "message": ending.message}
+        with self._transaction():
+            insert(self.db, "endings", row)
+
     # -- reading ------------------------------------------------------------------------------------------------
 
     def runs(self) -> list[RunRecord]:
@@ -137,6 +143,10 @@ class SqliteStore:
 
     def nodes(self, run_id: str) -> list[Node]:
         return self._load(records.node_of, "SELECT * FROM nodes WHERE run = ? ORDER BY position", self._key(run_id))
+
+    def judgements(self, run_id: str) -> list[Judgement]:
+        query = f"SELECT {records.JUDGEMENT} FROM nodes WHERE run = ? ORDER BY position"
+        return self._load(records.judgement_of, query, self._key(run_id))
 
     def unfinished(self, run_id: str) -> list[TicketRecord]:
         return self._load(
@@ -160,6 +170,17 @@ class SqliteStore:
     def seconds(self, run_id: str) -> float:
         key = self._key(run_id)
         return sum(self._load(lambda row: float(row["seconds"]), "SELECT seconds FROM clocks WHERE run = ?", key))
+
+    def ending(self, run_id: str) -> Ending | None:
+        query = "SELECT reason, message FROM endings WHERE run = ? ORDER BY rowid DESC LIMIT 1"
+        found = self._load(lambda row: Ending(row["reason"], row["message"]), query, self._key(run_id))
+        return found[0] if found else None
+
+    def usage(self, run_id: str) -> dict[Role, RoleUsage]:
+        columns = ("input_tokens", "output_tokens", "cached_input_tokens", "duration_s")
+        sums = ", ".join(f"SUM({name}) AS {name}" for name in columns)
+        query = f"SELECT role, COUNT(*) AS calls, TOTAL(cost_usd) AS usd, {sums} FROM calls WHERE run = ? GROUP BY role"
+        return dict(self._load(records.usage_of, query, self._key(run_id)))
 
     def close(self) -> None:
         try:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rich.console import Console, Group
+from rich.measure import Measurement
 from rich.syntax import Syntax
 from rich.table import Table
 from rich.text import Text
@@ -16,6 +17,7 @@ from rich.tree import Tree as Branches
 from stark.errors import StarkError
 from stark.interfaces import Call, Event, RunRecord
 from stark.tree import ROOT_ID, Node, Role, Tree
+from stark.view.tables import Table as Figures
 from stark_worker.protocol import EvalReport, Outcome, to_json
 
 if TYPE_CHECKING:  # both pull in the agents, which `stark --help` need not wait for
@@ -202,6 +204,23 @@ def show_estimate(estimates: Sequence[Estimate], attempts: int, limit_usd: float
     console.print(Text(f"{attempts} attempts: about {calls} calls, {tokens:,} tokens, ${known:.2f}."))
     cap = f"${limit_usd:.2f}" + (f" and {limit_tokens:,} tokens" if limit_tokens is not None else "")
     console.print(Text(f"Whatever happens, the run stops before it has spent {cap}. Nothing was started."))
+
+
+def show_tables(facts: Sequence[str], tables: Sequence[Figures]) -> None:
+    """A report."""
+    for fact in facts:
+        console.print(Text(fact))
+    for table in tables:
+        shown = Table(title=table.title, title_justify="left", title_style="bold", box=None, pad_edge=False)
+        for column, form in table.columns.items():
+            shown.add_column(column, justify="left" if form == "text" else "right", no_wrap=True)
+        for texts in table.texts():
+            shown.add_row(*map(Text, texts))
+        # a line that is too long is better than a figure that is cut off
+        width = Measurement.get(console, console.options.update(max_width=1_000), shown).maximum
+        Console(highlight=False, width=max(width, console.width)).print(Text(), shown)
+        if table.note:
+            console.print(Text(table.note, "dim"))
 
 
 def show_error(error: StarkError) -> None:

@@ -1,0 +1,97 @@
+"""How long a report on many stored runs takes.
+
+    python benchmarks/reporting.py [--runs 1000] [--attempts 30] [--save]
+
+The runs are written straight into a store, with sources, plans, prompts and a hundred timing samples per candidate as
+a real search leaves them; the report is made by the real command in a process of its own.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import platform
+import random
+import subprocess
+import sys
+import tempfile
+import time
+from contextlib import closing
+from datetime import UTC, datetime
+from pathlib import Path
+
+from stark.bench import record_of
+from stark.grid import make_grid, settings_maker
+from stark.interfaces import Call, Ending, Message, Reply, RunRecord, Spend, TicketRecord, Usage
+from stark.store import SqliteStore, open_store
+from stark.task import Task
+from stark.tree import Node, Plan, Role
+from stark_worker.protocol import DeviceFacts, EvalReport, Outcome, Timing
+
+ROOT = Path(__file__).parents[1]
+METHODS = ["stark", "sampling", "reflexion", "search-agent", "ma-only"]
+DEVICE = DeviceFacts("pretend device", "pretend", cores=1)
+SOURCE = "x = 1\n" * 700
+FAILURES = (Outcome.COMPILE_ERROR, Outcome.WRONG_RESULT, Outcome.RUNTIME_ERROR)
+
+
+def fill(folder: Path, runs: int, attempts: int) -> None:
+    tasks = [Task(f"level{1 + n % 3}/{n}_Task", SOURCE, "", 1 + n % 3, n) for n in range(runs // len(METHODS))]
+    options = {"roles": {"model": "pretend:PretendModel"}, "budget": {"attempts": attempts}}
+    cells = make_grid(tasks, METHODS, [], 1, settings_maker(None, [], options))
+    rng = random.Random(0)
+    with closing(open_store(folder, write=True)) as store:
+        store.db.execute("PRAGMA synchronous = OFF")
+        for cell in cells:
+            record = record_of(cell, DEVICE)
+            store.create(record)
+            search(store, record, attempts, rng)
+            store.end(record.id, Ending("attempts"))
+
+
+def search(store: SqliteStore, record: RunRecord, attempts: int, rng: random.Random) -> None:
+    store.finish(record.id, Node(0, None, Role.REFERENCE, SOURCE, timed(1.0)))
+    for number in range(1, attempts + 1):
+        store.begin(record.id, TicketRecord(number, 0, number))
+        for index, role in enumerate((Role.PLAN, Role.CODE)):
+            usage = Usage(8_000, 2_500, 4_000)
+            reply = Reply(SOURCE, usage=usage, cost_usd=0.05, model="pretend")
+            messages = (Message("system", "You are"), Message("user", SOURCE * 5))
+            call = Call(number, index, role, "pretend", messages, role, (0,), reply, "2026-01-01T00:00:00", 20.0)
+            store.journal(record.id, store.reserve(record.id, number, index, Spend()), call)
+        failed = rng.random() < 0.5
+        report = EvalReport(rng.choice(FAILURES), log="error\n" * 100) if failed else timed(rng.lognormvariate(0, 0.5))
+        store.finish(record.id, Node(number, 0, Role.CODE, f"# {number}\n{SOURCE}", report, Plan("do it", SOURCE)))
+
+
+def timed(median_ms: float) -> EvalReport:
+    samples = tuple(median_ms * (1 + 0.01 * (number % 7 - 3)) for number in range(100))
+    return EvalReport(Outcome.OK, Timing(samples), checks={"mapping": "equal"}, device=DEVICE, duration_s=12.0)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--runs", type=int, default=1_000)
+    parser.add_argument("--attempts", type=int, default=30)
+    parser.add_argument("--save", action="store_true", help="write benchmarks/results/reporting.json")
+    arguments = parser.parse_args()
+    with tempfile.TemporaryDirectory() as name:
+        store, out = Path(name) / "store", Path(name) / "report"
+        fill(store, arguments.runs, arguments.attempts)
+        store_mb = sum(file.stat().st_size for file in store.iterdir()) / 2**20
+        seconds = {}
+        for kind, extra in (("terminal", []), ("all files", ["--out", str(out)])):
+            began = time.perf_counter()
+            command = [sys.executable, "-m", "stark.cli", "report", str(store), *extra]
+            subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
+            seconds[kind] = time.perf_counter() - began
+            print(f"{arguments.runs} runs, {store_mb:.0f} MB, {kind}: {seconds[kind]:.1f} s")
+    if arguments.save:
+        commit = subprocess.run(["git", "rev-parse", "HEAD"], cwd=ROOT, capture_output=True, text=True).stdout.strip()
+        facts = {"date": datetime.now(UTC).isoformat(), "commit": commit, "machine": platform.platform()}
+        facts |= {"runs": arguments.runs, "attempts": arguments.attempts, "store_mb": store_mb, "seconds": seconds}
+        (ROOT / "benchmarks" / "results" / "reporting.json").write_text(json.dumps(facts, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,189 @@
+"""The commands about many runs: bench, report, compare."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from stark.cli_options import (
+    Assignments,
+    Attempts,
+    BaseUrl,
+    EvaluatorName,
+    ModelName,
+    PrecisionName,
+    ScoreName,
+    SettingsFile,
+    TargetName,
+    Tokens,
+    Usd,
+    given,
+    limits,
+)
+from stark.errors import UsageError
+from stark.view import terminal
+
+if TYPE_CHECKING:
+    from stark.grid import Cell
+    from stark.settings import Settings
+    from stark.task import Task
+
+INTERRUPTED = 130
+PAPER_METHODS = ["stark", "sampling", "reflexion", "search-agent", "ma-only"]
+
+Kernelbench = Annotated[Path | None, typer.Option("--kernelbench", metavar="DIR", help="A KernelBench checkout.")]
+Dataset = Annotated[Path | None, typer.Option("--dataset", metavar="DIR", help="A snapshot of its data set.")]
+Files = Annotated[Path | None, typer.Option("--tasks", metavar="PATH", help="A task file, or a folder of them.")]
+Subset = Annotated[str, typer.Option(help="representative, paper, or all.")]
+Only = Annotated[
+    list[str] | None, typer.Option("--only", help="level1, level1/26, level1/1-10 or '*Softmax*'; may be repeated.")
+]
+StoreFolder = Annotated[Path, typer.Option("--store", metavar="DIR", help="Where everything is kept.")]
+
+
+def bench(
+    kernelbench: Kernelbench = None,
+    dataset: Dataset = None,
+    tasks: Files = None,
+    subset: Subset = "all",
+    only: Only = None,
+    method: Annotated[list[str] | None, typer.Option("--method", help="May be repeated. Unset: all five.")] = None,
+    switch: Annotated[
+        list[str] | None, typer.Option("--switch", metavar="A.B=C,...", help="A further variant; may be repeated.")
+    ] = None,
+    seeds: Annotated[int, typer.Option(min=1, help="How many seeds, from 0 on.")] = 1,
+    store: StoreFolder = Path("runs/bench"),
+    at_once: Annotated[int, typer.Option(min=1, help="How many runs are in flight at once.")] = 16,
+    baselines: Annotated[bool, typer.Option(help="Also time torch.compile.")] = True,
+    both_scores: Annotated[bool, typer.Option(help="Judge each winner by the other score too.")] = False,
+    judge_only: Annotated[
+        Path | None, typer.Option("--judge-only", metavar="DIR", help="Judge kernels another tool made; no search.")
+    ] = None,
+    precision: PrecisionName = None,
+    score: ScoreName = None,
+    target: TargetName = None,
+    model: ModelName = None,
+    base_url: BaseUrl = None,
+    attempts: Attempts = None,
+    tokens: Tokens = None,
+    usd: Usd = None,
+    evaluator: EvaluatorName = None,
+    config: SettingsFile = None,
+    sets: Assignments = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="List the tasks and estimate; start nothing.")] = False,
+) -> None:
+    """Run a grid of task x method x switch x seed into one store. The same command goes on with what is missing."""
+    from stark.grid import make_grid, settings_maker, with_baselines
+
+    options = {
+        **limits(attempts, tokens, usd, None),
+        "evaluation": {"precision": precision, "score": score, "target": target, "evaluator": evaluator},
+        "roles": {"model": model, "base_url": base_url},
+    }
+    settings_of = settings_maker(config, sets or [], given(options))
+    chosen = _tasks(kernelbench, dataset, tasks, subset, only or [])
+    if judge_only is not None:
+        cells = _judged(chosen, judge_only, settings_of("stark", 0, ()))
+    else:
+        cells = make_grid(chosen, method or PAPER_METHODS, switch or [], seeds, settings_of)
+    if baselines:
+        cells = with_baselines(cells, both_scores or judge_only is not None)
+    if dry_run:
+        _show_plan(cells, at_once)
+    else:
+        _run(cells, store, at_once, both_scores)
+
+
+def _tasks(
+    kernelbench: Path | None, dataset: Path | None, files: Path | None, subset: str, only: list[str]
+) -> list[Task]:
+    from stark.sources import list_checkout, list_dataset, list_files, select
+
+    places = {list_checkout: kernelbench, list_dataset: dataset, list_files: files}
+    named = [(listed, path) for listed, path in places.items() if path is not None]
+    if len(named) != 1:
+        raise UsageError("A benchmark takes tasks from one place.", "Give --kernelbench, --dataset or --tasks.")
+    ((listed, path),) = named
+    return [listing.load() for listing in select(listed(path), subset, only)]
+
+
+def _judged(tasks: list[Task], folder: Path, settings: Settings) -> list[Cell]:
+    from stark.grid import judged_cells, read_generations
+
+    cells = judged_cells(tasks, read_generations(folder), folder.resolve().name, settings)
+    if not cells:
+        raise UsageError(f"No kernel in {folder} is for one of the selected tasks.", "Check levels and numbers.")
+    return cells
+
+
+def _show_plan(cells: list[Cell], at_once: int) -> None:
+    from stark.forecast import forecast
+    from stark.view import bench as view
+
+    view.show_tasks(cells)
+    view.show_forecast(forecast(cells, at_once), at_once)
+
+
+def _run(cells: list[Cell], folder: Path, at_once: int, both_scores: bool) -> None:
+    from stark.bench import run_grid
+    from stark.view import bench as view
+
+    progress = view.GridProgress()
+    try:
+        done = asyncio.run(run_grid(cells, folder, at_once, progress, both_scores, signals=True))
+    except asyncio.CancelledError:
+        terminal.say("Stopped at once; the same command goes on.")
+        raise typer.Exit(INTERRUPTED) from None
+    view.show_endings(progress, folder)
+    if done.fault is not None:
+        raise done.fault
+    if done.stopped:
+        raise typer.Exit(INTERRUPTED)
+
+
+def report(
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="The store of a benchmark, or a run folder.")],
+    out: Annotated[Path | None, typer.Option("--out", metavar="DIR", help="Also write files into this folder.")] = None,
+    table: Annotated[list[str] | None, typer.Option("--table", help="Show only this one; may be repeated.")] = None,
+    eval_results: Annotated[
+        Path | None, typer.Option("--eval-results", metavar="DIR", help="Write KernelBench's eval_results.json files.")
+    ] = None,
+) -> None:
+    """Show the paper's tables and figures for a store, with the paper's own figures beside them."""
+    from stark.results import read_results
+    from stark.view.grouping import group
+    from stark.view.kernelbench import write_eval_results
+    from stark.view.report import facts_of, tables
+    from stark.view.report_files import write_report
+
+    results = read_results(folder)
+    found, facts = tables(results), facts_of(results)
+    names = [each.name for each in found]
+    if unknown := set(table or []) - set(names):
+        raise UsageError(f"This report has no table {sorted(unknown)[0]!r}.", f"It has: {', '.join(names)}.")
+    terminal.show_tables(facts, [each for each in found if not table or each.name in table])
+    if out is not None:
+        missing = write_report(out, f"STARK: {folder.name}", facts, found, group(results))
+        terminal.say(f"The report is in {out / 'report.html'}. {missing}".rstrip())
+    if eval_results is not None:
+        count = len(write_eval_results(eval_results, results))
+        terminal.say(f"{count} files eval_results.json are in {eval_results}; tasks without a level are in none.")
+
+
+def compare(
+    first: Annotated[Path, typer.Argument(metavar="A", help="A store or run folder.")],
+    second: Annotated[Path, typer.Argument(metavar="B", help="Another one, on the same tasks.")],
+) -> None:
+    """Say whether B is better than A: task by task, and overall with how likely the difference is chance."""
+    from stark.comparison import compare as compare_results
+    from stark.results import read_results
+    from stark.view.comparing import comparison_tables
+
+    found = compare_results(read_results(first), read_results(second))
+    terminal.show_tables([f"A: {first}", f"B: {second}"], comparison_tables(found))
+
+
+COMMANDS: list[Any] = [bench, report, compare]

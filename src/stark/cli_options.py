@@ -1,0 +1,43 @@
+"""The options that several commands share, and how those that were given become settings."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from stark_worker.protocol import Precision, Score, Target
+
+TaskFile = Annotated[
+    Path, typer.Argument(metavar="TASK.py", help="File with Model, get_inputs() and get_init_inputs().")
+]
+RunFolder = Annotated[Path, typer.Argument(metavar="DIR", help="A run folder.")]
+SettingsFile = Annotated[Path | None, typer.Option("--config", metavar="FILE", help="Settings in TOML; see configs/.")]
+Assignments = Annotated[list[str] | None, typer.Option("--set", metavar="A.B=C", help="Any setting; may be repeated.")]
+MethodName = Annotated[str | None, typer.Option("--method", help="stark, search-agent, ma-only, sampling, reflexion.")]
+ModelName = Annotated[str | None, typer.Option("--model", help="Chat model of all roles, such as openai:gpt-5.")]
+BaseUrl = Annotated[str | None, typer.Option("--base-url", help="Address of an OpenAI-compatible server.")]
+PrecisionName = Annotated[Precision | None, typer.Option("--precision", help="Type of inputs and weights.")]
+ScoreName = Annotated[Score | None, typer.Option("--score", help="Which rules decide.")]
+TargetName = Annotated[Target | None, typer.Option("--target", help="Language of the kernels.")]
+EvaluatorName = Annotated[str | None, typer.Option("--evaluator", help="local, folder, or package.module:Class.")]
+Attempts = Annotated[int | None, typer.Option("--attempts", help="How many attempts in all.")]
+Tokens = Annotated[int | None, typer.Option("--tokens", help="Most tokens to spend.")]
+Usd = Annotated[float | None, typer.Option("--usd", help="Most US dollars to spend.")]
+Minutes = Annotated[float | None, typer.Option("--minutes", help="Longest time to run.")]
+Jobs = Annotated[int | None, typer.Option("--jobs", help="How many attempts are in flight at once.")]
+
+
+def limits(
+    attempts: int | None, tokens: int | None, usd: float | None, minutes: float | None
+) -> dict[str, dict[str, Any]]:
+    """The limits of a run as settings."""
+    wall_s = None if minutes is None else minutes * 60
+    return {"budget": {"attempts": attempts, "tokens": tokens, "usd": usd, "wall_s": wall_s}}
+
+
+def given(options: dict[str, Any]) -> dict[str, Any]:
+    """The options that were really given."""
+    nested = {name: given(value) if isinstance(value, dict) else value for name, value in options.items()}
+    return {name: value for name, value in nested.items() if value is not None and value != {}}

@@ -1,0 +1,78 @@
+"""What a benchmark will probably take, before it takes anything (``stark bench --dry-run``)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from stark.api import open_models
+from stark.bench import record_of
+from stark.estimate import estimate
+from stark.grid import Cell, Kind
+from stark.interfaces import ChatModel, Message, Reply, ReplyForm, Usage
+from stark.method import find_method
+from stark.settings import Settings
+from stark.tree import Role
+from stark_worker.protocol import DeviceFacts, Target
+
+SECONDS_PER_CALL = 40.0
+SECONDS_PER_EVALUATION = {Target.CUDA: 20.0, Target.TRITON: 15.0, Target.CPU: 10.0}
+
+
+@dataclass(frozen=True)
+class Forecast:
+    """Expected totals; money is None where a price is not known. Hours are for one lane."""
+
+    attempts: int
+    calls: int
+    usage: Usage
+    usd: float | None
+    most_usd: float
+    hours: float
+
+
+class Unnamed:
+    """Stands for a model nobody has named yet: its calls can be counted, its price cannot be known."""
+
+    name = "no model named"
+    takes_temperature = True
+
+    def cost_usd(self, usage: Usage) -> float | None:
+        return None
+
+    async def reply(self, messages: Sequence[Message], form: ReplyForm) -> Reply:
+        raise AssertionError("an estimate asks nobody")
+
+
+def forecast(cells: Sequence[Cell], at_once: int) -> Forecast:
+    """Calls, tokens, money and hours of a grid."""
+    unknown = DeviceFacts("the evaluating machine", cells[0].settings.evaluation.target)
+    rows = [
+        row
+        for cell in cells
+        if cell.kind is Kind.SEARCH
+        for row in estimate(record_of(cell, unknown), cell.settings, _models(cell.settings))
+    ]
+    evaluations = sum(1 + (_attempts(cell) or len(cell.given)) for cell in cells)
+    calls = sum(row.calls for row in rows)
+    lane_s = evaluations * SECONDS_PER_EVALUATION[cells[0].settings.evaluation.target]
+    known = [row.usd for row in rows if row.usd is not None]
+    return Forecast(
+        attempts=sum(map(_attempts, cells)),
+        calls=calls,
+        usage=Usage(sum(row.usage.input_tokens for row in rows), sum(row.usage.output_tokens for row in rows)),
+        usd=sum(known) if len(known) == len(rows) else None,
+        most_usd=sum(cell.settings.budget.usd for cell in cells if cell.kind is Kind.SEARCH),
+        hours=max(lane_s, calls * SECONDS_PER_CALL / at_once) / 3600,
+    )
+
+
+def _attempts(cell: Cell) -> int:
+    return cell.settings.budget.attempts if cell.kind is Kind.SEARCH else 0
+
+
+def _models(settings: Settings) -> Mapping[Role, ChatModel]:
+    roles = find_method(settings.method).roles
+    if all(getattr(settings.roles, role).model for role in roles):
+        return open_models(settings)
+    return {role: Unnamed() for role in roles}

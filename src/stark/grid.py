@@ -1,0 +1,171 @@
+"""A benchmark's grid: task x method x switch x seed, and how each run of it is known in a store."""
+
+from __future__ import annotations
+
+import enum
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from operator import itemgetter
+from pathlib import Path
+from typing import Any
+
+from stark.config import load_settings, parse_assignment
+from stark.errors import SettingsError, UsageError
+from stark.settings import Settings
+from stark.task import Task
+from stark_worker.baselines import BASELINES, COMPILE_S, EAGER, baseline_source
+from stark_worker.protocol import Score
+
+FAIR_SWITCHES = ("search", "windows", "anchors", "prompts", "roles")
+_GENERATION = re.compile(r"level_(\d+)_problem_(\d+)_sample_(\d+)_kernel\.py")
+
+
+class Kind(enum.StrEnum):
+    """What a run of a benchmark is: a search, or given sources that are only judged."""
+
+    SEARCH = "search"
+    BASELINES = "baselines"  # eager and torch.compile
+    RESCORED = "rescored"  # the winner of a search by the rules that did not drive it
+    JUDGED = "judged"  # kernels another tool has made
+
+
+@dataclass(frozen=True)
+class Given:
+    """A source to be judged, and the class in it to load."""
+
+    label: str
+    source: str
+    entry: str = "ModelNew"
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One run of a benchmark."""
+
+    task: Task
+    settings: Settings
+    switch: str = ""
+    kind: Kind = Kind.SEARCH
+    given: tuple[Given, ...] = field(default=(), repr=False)
+    system: str = ""  # who made what is given
+
+    @property
+    def id(self) -> str:
+        parts = [self.task.name, self.kind, self.settings.evaluation.score]
+        if self.kind in (Kind.SEARCH, Kind.RESCORED):
+            parts += [self.settings.method, self.switch or "as it is", f"seed {self.settings.seed}"]
+        elif self.kind is Kind.JUDGED:
+            parts.append(self.system)
+        return " | ".join(parts)
+
+    @property
+    def labels(self) -> dict[str, str]:
+        return {"kind": self.kind, "switch": self.switch, "system": self.system}
+
+    def rescored(self, winner: str | None) -> Cell:
+        """The winner of this search, to be judged by the other score. A search without one failed by that as well."""
+        other = Score.KERNELBENCH if self.settings.evaluation.score is Score.VERIFIED else Score.VERIFIED
+        settings = _evaluation(self.settings, score=other)
+        given = () if winner is None else (Given("winner", winner),)
+        return replace(self, kind=Kind.RESCORED, settings=settings, given=given)
+
+
+def make_grid(
+    tasks: Sequence[Task],
+    methods: Sequence[str],
+    switches: Sequence[str],
+    seeds: int,
+    settings_of: Callable[[str, int, Sequence[str]], Settings],
+) -> list[Cell]:
+    """Every search, task by task, so that what belongs together is there early."""
+    variants = [
+        (switch, settings_of(method, seed, _assignments(switch)))
+        for method in methods
+        for switch in ("", *switches)
+        for seed in range(seeds)
+    ]
+    return [Cell(task, settings, switch) for task in tasks for switch, settings in variants]
+
+
+def settings_maker(
+    file: Path | None, sets: Sequence[str], options: Mapping[str, Any]
+) -> Callable[[str, int, Sequence[str]], Settings]:
+    """How the settings of a cell follow from those of the grid."""
+
+    def settings_of(method: str, seed: int, switch: Sequence[str]) -> Settings:
+        settings = load_settings(file, [*sets, *switch], {**options, "method": method, "seed": seed})
+        if settings.budget.wall_s is not None:
+            raise SettingsError(
+                "The runs of a benchmark wait for each other, so a limit on time would not be fair.",
+                "Limit attempts, tokens or money instead.",
+            )
+        return settings
+
+    return settings_of
+
+
+def with_baselines(cells: Sequence[Cell], both_scores: bool) -> list[Cell]:
+    """The cells, and after those of each task what it is compared with, which needs no model and fills the lanes."""
+    tasks = {cell.task.name: cell for cell in cells}
+    scores = list(Score) if both_scores else [cells[0].settings.evaluation.score]
+    return [
+        member
+        for name, last in tasks.items()
+        for member in (
+            *(cell for cell in cells if cell.task.name == name),
+            *(_baselines(last, score) for score in scores),
+        )
+    ]
+
+
+def _baselines(cell: Cell, score: Score) -> Cell:
+    """torch.compile under the conditions of a cell; eager is the root of any run."""
+    patient = _evaluation(cell.settings, score=score, run_s=max(cell.settings.evaluation.run_s, COMPILE_S))
+    given = [Given(name, *baseline_source(cell.task.source, name)) for name in BASELINES if name != EAGER]
+    return Cell(cell.task, Settings(evaluation=patient.evaluation), kind=Kind.BASELINES, given=tuple(given))
+
+
+def judged_cells(
+    tasks: Sequence[Task], generations: Mapping[tuple[int, int], Sequence[Given]], system: str, settings: Settings
+) -> list[Cell]:
+    """Kernels another tool has made, each judged by both scores."""
+    return [
+        Cell(task, _evaluation(Settings(evaluation=settings.evaluation), score=score), "", Kind.JUDGED, given, system)
+        for task in tasks
+        if task.level is not None and task.number is not None
+        if (given := tuple(generations.get((task.level, task.number), ())))
+        for score in Score
+    ]
+
+
+def read_generations(folder: Path) -> dict[tuple[int, int], list[Given]]:
+    """Kernels as KernelBench's generator names them, by level and problem."""
+    found: dict[tuple[int, int], list[tuple[int, Given]]] = {}
+    for path in folder.glob("*.py"):
+        if name := _GENERATION.fullmatch(path.name):
+            level, problem, sample = map(int, name.groups())
+            given = Given(f"sample {sample}", path.read_text(encoding="utf-8", errors="replace"))
+            found.setdefault((level, problem), []).append((sample, given))
+    if not found:
+        raise UsageError(
+            f"{folder} holds no generated kernel.", "They are named level_1_problem_26_sample_0_kernel.py and so on."
+        )
+    return {place: [given for _, given in sorted(samples, key=itemgetter(0))] for place, samples in found.items()}
+
+
+def _assignments(switch: str) -> list[str]:
+    """The assignments of a switch such as ``anchors.mode=off,windows.leaders=0``."""
+    assignments = [part.strip() for part in switch.split(",") if part.strip()]
+    for assignment in assignments:
+        (group,) = parse_assignment(assignment)
+        if group not in FAIR_SWITCHES:
+            raise SettingsError(
+                f"A switch may not change {group}: all runs of a benchmark have the same budget and evaluator.",
+                f"A switch changes {', '.join(FAIR_SWITCHES)}; set anything else for all runs with --set.",
+            )
+    return assignments
+
+
+def _evaluation(settings: Settings, **changes: Any) -> Settings:
+    return settings.model_copy(update={"evaluation": settings.evaluation.model_copy(update=changes)})

@@ -1,0 +1,121 @@
+"""What a store holds, ready to be counted: one record per run, without a prompt or a source."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from contextlib import closing
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from stark.errors import StoreError
+from stark.interfaces import Ending, RoleUsage, RunRecord, Store
+from stark.metrics import RunMetrics, measure
+from stark.store import open_store
+from stark.tree import ROOT_ID, Judgement, Role
+from stark_worker.baselines import EAGER
+from stark_worker.protocol import DEGENERATE
+
+SEARCH, BASELINES, RESCORED = "search", "baselines", "rescored"  # kinds of runs; see grid.py
+
+
+@dataclass(frozen=True)
+class RunResult:
+    """One run. ``baselines`` are milliseconds by name; ``metrics`` is None where the reference was never measured."""
+
+    run_id: str
+    kind: str
+    task: str
+    level: int | None
+    number: int | None
+    method: str
+    seed: int
+    score: str
+    budget: int
+    metrics: RunMetrics | None
+    ending: Ending | None
+    degenerate: str
+    usage: Mapping[Role, RoleUsage]
+    evaluation_s: float
+    wall_s: float
+    judgements: tuple[Judgement, ...] = field(repr=False)
+    baselines: Mapping[str, float] = field(default_factory=dict)
+    device: str = ""
+
+    @property
+    def complete(self) -> bool:
+        """Whether it counts: it used its budget up, whichever limit that was. A single run has no noted ending."""
+        if self.metrics is None or (self.ending and self.ending.reason in ("fault", "stopped", "task", DEGENERATE)):
+            return False
+        return self.ending is not None or self.metrics.attempts >= self.budget
+
+    def speedup(self, baseline: str = EAGER) -> float | None:
+        """How many times as fast as a baseline the best kernel is; None for a failed task."""
+        if self.metrics is None or self.metrics.best_ms is None:
+            return None
+        return self.baselines[baseline] / self.metrics.best_ms
+
+
+def read_results(folder: Path) -> list[RunResult]:
+    """Every run of a store but the baselines, which are handed to the runs on the same task by the same score."""
+    with closing(open_store(folder, write=False)) as store:
+        records = store.runs()
+        baselines = {
+            (record.task.name, _score(record)): _times(store.judgements(record.id))
+            for record in records
+            if record.labels.get("kind") == BASELINES
+        }
+        results = [
+            _result(store, record, baselines.get((record.task.name, _score(record)), {}))
+            for record in records
+            if record.labels.get("kind") != BASELINES
+        ]
+    if not results:
+        raise StoreError(f"The store in {folder} holds no run yet.", "Let stark bench go on.")
+    # not in the order in which they happened to begin: the same runs give the same report
+    return sorted(results, key=lambda run: (run.level or 0, run.number or 0, run.run_id))
+
+
+def _result(store: Store, record: RunRecord, baselines: Mapping[str, float]) -> RunResult:
+    judgements = store.judgements(record.id)
+    root = next((each for each in judgements if each.id == ROOT_ID), None)
+    measured = measure(judgements) if root is not None and root.runtime_ms is not None else None
+    ending = store.ending(record.id)
+    refused = ending.message if ending is not None and ending.reason == DEGENERATE else ""
+    return RunResult(
+        run_id=record.id,
+        kind=record.labels.get("kind", SEARCH),
+        task=record.task.name,
+        level=record.task.level,
+        number=record.task.number,
+        method=_method(record),
+        seed=int(record.settings["seed"]),
+        score=_score(record),
+        budget=int(record.settings["budget"]["attempts"]),
+        metrics=measured,
+        ending=ending,
+        degenerate=(root.degenerate if root is not None else "") or refused,
+        usage=store.usage(record.id),
+        evaluation_s=sum(each.duration_s for each in judgements),
+        wall_s=store.seconds(record.id),
+        judgements=tuple(judgements),
+        baselines={**baselines, EAGER: measured.root_ms} if measured else {},
+        device=record.device.name,
+    )
+
+
+def _times(judgements: list[Judgement]) -> dict[str, float]:
+    return {each.label: each.runtime_ms for each in judgements if each.id != ROOT_ID and each.runtime_ms is not None}
+
+
+def _method(record: RunRecord) -> str:
+    """What a row of a table is called: the method, with the switch that changes it."""
+    if system := record.labels.get("system"):
+        return system
+    switch = record.labels.get("switch")
+    return f"{record.settings['method']} ({switch})" if switch else str(record.settings["method"])
+
+
+def _score(record: RunRecord) -> str:
+    evaluation = record.settings["evaluation"]
+    version = evaluation["kernelbench_version"]
+    return f"kernelbench {version}" if evaluation["score"] == "kernelbench" else str(evaluation["score"])

@@ -1,0 +1,94 @@
+"""What a person sees of a benchmark while it goes on."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from rich.table import Table
+from rich.text import Text
+
+from stark.view.terminal import console
+
+if TYPE_CHECKING:  # both pull in the agents, which `stark --help` need not wait for
+    from stark.bench import Standing
+    from stark.forecast import Forecast
+    from stark.grid import Cell
+    from stark.interfaces import Ending
+
+# what an ending means, in the order of the summary; any other is a limit that was reached
+MEANINGS = {
+    "attempts": "done",
+    "degenerate": "not searched: the task tests nothing",
+    "task": "not searched: the task does not work here",
+    "fault": "infrastructure fault, to be tried again",
+    "stopped": "stopped, to be gone on with",
+}
+
+
+def meaning(reason: str) -> str:
+    """An ending in words."""
+    return MEANINGS.get(reason, f"budget exhausted: {reason}")
+
+
+def show_tasks(cells: Sequence[Cell]) -> None:
+    """Every task once."""
+    names = list(dict.fromkeys(cell.task.name for cell in cells))
+    for name in names:
+        console.print(Text(f"  {name}"))
+    searches = sum(cell.kind == "search" for cell in cells)
+    console.print(Text(f"{len(names)} tasks, {searches} searches, {len(cells) - searches} other measurements."))
+
+
+def show_forecast(forecast: Forecast, at_once: int) -> None:
+    """What a benchmark will probably take."""
+    usage = forecast.usage
+    money = "at a price that is not known" if forecast.usd is None else f"${forecast.usd:,.2f}"
+    console.print(
+        Text(
+            f"{forecast.attempts:,} attempts: about {forecast.calls:,} calls, {usage.input_tokens:,} tokens in, "
+            f"{usage.output_tokens:,} out, {money}; about {forecast.hours:.1f} hours on one lane with {at_once} runs "
+            "at once."
+        )
+    )
+    console.print(
+        Text(f"The runs stop before they have spent ${forecast.most_usd:,.2f} together. Nothing was started.")
+    )
+
+
+class GridProgress:
+    """One line per run that ended: what became of it, how far the benchmark is, what is left."""
+
+    def __init__(self) -> None:
+        self.endings: Counter[str] = Counter()
+
+    def __call__(self, cell: Cell, ending: Ending, standing: Standing) -> None:
+        self.endings[ending.reason] += 1
+        left = ""
+        if standing.seconds_left is not None and standing.usd_left is not None:
+            left = f"; about {standing.seconds_left / 3600:.1f} h and ${standing.usd_left:,.2f} left"
+        how = Text(meaning(ending.reason), "green" if ending.reason == "attempts" else "yellow")
+        console.print(
+            Text.assemble(
+                (f"{standing.ended}/{standing.cells} ", "bold"),
+                f"{cell.id}: ",
+                how,
+                (f"  [{standing.made}/{standing.attempts} attempts, ${standing.usd:,.2f}{left}]", "dim"),
+            )
+        )
+        if ending.message:
+            console.print(Text(f"    {ending.message}", "yellow"))
+
+
+def show_endings(progress: GridProgress, folder: Path) -> None:
+    """How a session ended, and what to do next."""
+    if progress.endings:
+        table = Table("this session", "runs", box=None, pad_edge=False)
+        for reason, count in sorted(progress.endings.items()):
+            table.add_row(meaning(reason), str(count))
+        console.print(table)
+    else:
+        console.print(Text("Everything was done before."))
+    console.print(Text(f"Read it: stark report {folder}"))

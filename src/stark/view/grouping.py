@@ -1,0 +1,111 @@
+"""The runs of a store as the rows of a table: by level, score and method.
+
+Runs that did not use their budget up (faults, stops) belong to no row. Degenerate tasks are left out of a level's
+rows; where there are some, a second set of rows has them in.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from stark.metrics import RunMetrics
+from stark.results import RunResult
+from stark_worker.baselines import EAGER
+
+ORDER = ("sampling", "reflexion", "search-agent", "ma-only", "stark")  # as in the paper's tables
+WITH_DEGENERATE = ", with degenerate"
+WHERE = {"level": "text", "score": "text", "method": "text"}  # the columns that name a row
+
+Figure = Callable[[RunResult], float | None]
+
+
+@dataclass(frozen=True)
+class Group:
+    """The runs behind one row: a method on the tasks of a level, by one score."""
+
+    level: str
+    score: str
+    method: str
+    runs: tuple[RunResult, ...]
+
+    @property
+    def where(self) -> tuple[str, str, str]:
+        return self.level, self.score, self.method
+
+    @property
+    def base(self) -> str:
+        """The method without its switch."""
+        return base_of(self.method)
+
+    @property
+    def metrics(self) -> list[RunMetrics]:
+        return [run.metrics for run in self.runs if run.metrics is not None]
+
+    @property
+    def published_as(self) -> tuple[int, str] | None:
+        """The paper's name for this row."""
+        plain = self.level.removesuffix(WITH_DEGENERATE)
+        return (int(plain), self.method) if plain.isdigit() else None
+
+    def speedups(self, baseline: str = EAGER) -> list[float | None]:
+        return [run.speedup(baseline) for run in self.runs if baseline in run.baselines]
+
+    def by_task(self, figure: Figure) -> list[list[float]]:
+        """A figure of each run, the seeds of a task together."""
+        return self._by(lambda run: run.task, figure)
+
+    def by_seed(self, figure: Figure) -> list[list[float]]:
+        """A figure of each run, the tasks of a seed together."""
+        return self._by(lambda run: run.seed, figure)
+
+    def _by(self, key: Callable[[RunResult], object], figure: Figure) -> list[list[float]]:
+        found: dict[object, list[float]] = {}
+        for run in self.runs:
+            if (value := figure(run)) is not None:
+                found.setdefault(key(run), []).append(value)
+        return list(found.values())
+
+    def curve(self) -> list[float]:
+        """The geometric mean of the best speed-up after each attempt, 1 while a run has no kernel. A run that ended
+        early keeps what it had."""
+        runs = [run for run in self.metrics if run.so_far_ms]
+        longest = max((len(run.so_far_ms) for run in runs), default=0)
+        return [statistics.geometric_mean([_so_far(run, number) for run in runs]) for number in range(longest)]
+
+
+def group(results: Sequence[RunResult]) -> list[Group]:
+    """Complete runs by level, score and method, in the order in which tables show them."""
+    complete = [run for run in results if run.complete]
+    doubtful = {run.level for run in complete if run.degenerate}
+    found: dict[tuple[str, str, str], list[RunResult]] = {}
+    for run in complete:
+        level = "own" if run.level is None else str(run.level)
+        if not run.degenerate:
+            found.setdefault((level, run.score, run.method), []).append(run)
+        if run.level in doubtful:
+            found.setdefault((level + WITH_DEGENERATE, run.score, run.method), []).append(run)
+    return [Group(*where, tuple(runs)) for where, runs in sorted(found.items(), key=lambda item: _place(item[0]))]
+
+
+def with_attempts(groups: Sequence[Group]) -> list[Group]:
+    """Groups of runs that made attempts: a winner that is judged again made none."""
+    return [each for each in groups if any(run.attempts for run in each.metrics)]
+
+
+def _so_far(run: RunMetrics, number: int) -> float:
+    best = run.so_far_ms[min(number, len(run.so_far_ms) - 1)]
+    return run.root_ms / best if math.isfinite(best) else 1.0
+
+
+def _place(where: tuple[str, str, str]) -> tuple[str, str, int, str]:
+    level, score, method = where
+    base = base_of(method)
+    return score, level, ORDER.index(base) if base in ORDER else len(ORDER), method
+
+
+def base_of(method: str) -> str:
+    """A method without its switch."""
+    return method.partition(" (")[0]

@@ -1,0 +1,217 @@
+"""The tables of a report: the paper's, and what it takes to believe them. Pure functions of results."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Callable, Iterator, Sequence
+
+from stark.inference import interval
+from stark.metrics import averages, compile_rate, correct_rate, fast_p, success_rate
+from stark.results import RunResult
+from stark.view import published
+from stark.view.grouping import WHERE, Figure, Group, group, with_attempts
+from stark.view.report_costs import cost_table, degenerate_table, endings_table, time_table
+from stark.view.tables import Row, Table
+from stark_worker.baselines import BASELINES
+
+THRESHOLDS = (0.5, 0.8, 1.0, 1.2, 1.5, 2.0, 3.0, 5.0)
+MARKS = (1, 2, 5, 10, 15, 20, 25, 30, 60, 100)
+SHORT = dict(zip(BASELINES, ("eager", "compile", "max-autotune"), strict=True))
+FAILED_RULE = "Averages leave failed tasks out."
+
+
+def tables(results: Sequence[RunResult]) -> list[Table]:
+    """Every table of a report, the paper's first."""
+    groups = group(results)
+    found = [
+        table_1(groups),
+        table_2(groups),
+        table_3(groups),
+        figure_1(groups),
+        averages_table(groups),
+        spread_table(groups),
+        fast_p_table(groups),
+        so_far_table(groups),
+        scores_table(groups),
+        cost_table(groups),
+        endings_table(results),
+        degenerate_table(results),
+        time_table(groups),
+    ]
+    return [table for table in found if table.rows]
+
+
+def facts_of(results: Sequence[RunResult]) -> list[str]:
+    """What a reader has to know before the first table."""
+    scores, devices = sorted({run.score for run in results}), sorted({run.device for run in results})
+    complete = sum(run.complete for run in results)
+    return [
+        f"{complete} of {len(results)} runs are complete. Score: {', '.join(scores)}. Device: {', '.join(devices)}.",
+        "The paper's rows: A100 40 GB, Claude Sonnet 4, 30 attempts, KernelBench's protocol of its time.",
+    ]
+
+
+def table_1(groups: Sequence[Group]) -> Table:
+    """Success, fast_1 and speed against the three baselines."""
+    columns = {**WHERE, "tasks": "count", "runs": "count", "success": "percent"}
+    columns |= {f"fast_1 {SHORT[name]}": "percent" for name in BASELINES}
+    columns |= {f"speed {SHORT[name]}": "times" for name in BASELINES}
+    rows: list[Row] = []
+    for each in groups:
+        tasks = len({run.task for run in each.runs})
+        rows.append((*each.where, tasks, len(each.runs), success_rate(each.metrics), *_fast_1(each), *_speed(each)))
+        if (theirs := published.TABLE_1.get(each.published_as or (0, ""))) is not None:
+            rows.append((*_theirs(each), None, None, theirs.success, *theirs.fast_1, *theirs.speed))
+    return Table("table-1", "Table 1: success, fast_1 and speed", columns, rows, f"Speed is the mean. {FAILED_RULE}")
+
+
+def table_2(groups: Sequence[Group]) -> Table:
+    """Compile and correct rates over attempts."""
+    columns = {**WHERE, "compiled": "percent", "correct": "percent", "correct of compiled": "percent"}
+    rows: list[Row] = []
+    for each in with_attempts(groups):
+        runs = each.metrics
+        rows.append((*each.where, compile_rate(runs), correct_rate(runs), correct_rate(runs, of_compiled=True)))
+        if (theirs := published.TABLE_2.get(each.published_as or (0, ""))) is not None:
+            rows.append((*_theirs(each), *theirs, None))
+    note = "Shares of attempts. The paper does not say whether its correct rate is of all attempts or of compiled ones."
+    return Table("table-2", "Table 2: compile and correct rates", columns, rows, note)
+
+
+def table_3(groups: Sequence[Group]) -> Table:
+    """The ablation, on level 3 where there is one."""
+    columns = {**WHERE}
+    columns |= {f"fast_1 {SHORT[name]}": "percent" for name in BASELINES}
+    columns |= {f"speed {SHORT[name]}": "times" for name in BASELINES}
+    ablation = [each for each in with_attempts(groups) if each.base != "reflexion"]
+    chosen = [each for each in ablation if (each.published_as or (0,))[0] == 3] or ablation
+    rows: list[Row] = []
+    for each in chosen:
+        rows.append((*each.where, *_fast_1(each), *_speed(each)))
+        if (theirs := published.TABLE_3.get(each.published_as or (0, ""))) is not None:
+            rows.append((*_theirs(each), *theirs.fast_1, *theirs.speed))
+    return Table("table-3", "Table 3: ablation", columns, rows, f"Speed is the mean. {FAILED_RULE}")
+
+
+def figure_1(groups: Sequence[Group]) -> Table:
+    """How much faster STARK's kernels are than another agent's."""
+    columns = {**WHERE, "pairs": "count", "mean": "times", "median": "times", "published": "text"}
+    rows: list[Row] = []
+    for each, ratios in over_others(groups):
+        said = published.FIGURE_1.get(each.published_as or (0, ""))
+        rows.append((*each.where, len(ratios), statistics.fmean(ratios), statistics.median(ratios), said))
+    note = (
+        "Runtime of the other agent's best kernel / runtime of STARK's, over the runs where both have one. The paper "
+        "gives no formula, and its figures do not follow from its Table 1."
+    )
+    return Table("figure-1", "Figure 1: STARK over other agents", columns, rows, note)
+
+
+def over_others(groups: Sequence[Group]) -> Iterator[tuple[Group, list[float]]]:
+    """The ratios behind Figure 1, for every group that is not STARK's own."""
+    for each in groups:
+        stark = next((one for one in groups if one.where == (each.level, each.score, "stark")), None)
+        if stark is None or each is stark:
+            continue
+        ours = {(run.task, run.seed): run.metrics.best_ms for run in stark.runs if run.metrics}
+        ratios = [
+            run.metrics.best_ms / best
+            for run in each.runs
+            if run.metrics and run.metrics.best_ms and (best := ours.get((run.task, run.seed)))
+        ]
+        if ratios:
+            yield each, ratios
+
+
+def averages_table(groups: Sequence[Group]) -> Table:
+    """The speed-up by three averages and both rules for failed tasks."""
+    columns = {**WHERE, "against": "text", "mean": "times", "geometric mean": "times", "median": "times"}
+    columns |= {"failed": "count", "geometric mean, failed = 1": "times"}
+    rows: list[Row] = []
+    for each in groups:
+        for name in BASELINES:
+            if found := averages(each.speedups(name)):
+                figures = (found.mean, found.geometric_mean, found.median, found.failed, found.kept)
+                rows.append((*each.where, SHORT[name], *figures))
+    note = f"{FAILED_RULE} The last column counts a failed task as 1: its user keeps the reference."
+    return Table("averages", "Speed-up, three averages", columns, rows, note)
+
+
+def spread_table(groups: Sequence[Group]) -> Table:
+    """How sure the main figures are, and how much they differ from seed to seed."""
+    columns = {**WHERE, "figure": "text", "value": "number", "95 % from": "number", "to": "number"}
+    columns |= {"lowest seed": "number", "highest seed": "number"}
+    rows: list[Row] = []
+    for each in groups:
+        for name, figure, finish in _FIGURES:
+            if by_task := each.by_task(figure):
+                value = statistics.fmean(value for values in by_task for value in values)
+                seeds = [statistics.fmean(values) for values in each.by_seed(figure)]
+                bounds = (value, *interval(by_task), min(seeds), max(seeds))
+                rows.append((*each.where, name, *map(finish, bounds)))
+    note = "Bootstrap over tasks and the seeds of each. fast_1 and speed are against eager; a failed task counts as 1."
+    return Table("spread", "Confidence intervals and seeds", columns, rows, note)
+
+
+def fast_p_table(groups: Sequence[Group]) -> Table:
+    """fast_p for several p, against eager."""
+    columns = WHERE | {f"p = {p}": "percent" for p in THRESHOLDS}
+    rows = [(*each.where, *(fast_p(each.speedups(), p) for p in THRESHOLDS)) for each in groups]
+    return Table("fast-p", "fast_p: share of tasks at least p times as fast as eager", columns, rows)
+
+
+def so_far_table(groups: Sequence[Group]) -> Table:
+    """Best kernel so far against attempts."""
+    curves = [(each.where, each.curve()) for each in with_attempts(groups)]
+    longest = max((len(curve) for _, curve in curves), default=0)
+    marks = [mark for mark in MARKS if mark < longest] + [longest]
+    columns = WHERE | {f"after {mark}": "times" for mark in marks}
+    rows = [(*where, *(curve[min(mark, len(curve)) - 1] for mark in marks)) for where, curve in curves]
+    note = "Geometric mean of the speed-up over eager; 1 while there is no kernel."
+    return Table("so-far", "Best so far against attempts", columns, rows, note)
+
+
+def scores_table(groups: Sequence[Group]) -> Table:
+    """The same winners by both scores."""
+    scores = list(dict.fromkeys(each.score for each in groups))
+    columns = {"level": "text", "method": "text"}
+    for score in scores:
+        columns |= {f"success, {score}": "percent", f"speed, {score}": "times"}
+    by_where = {each.where: each for each in groups}
+    rows: list[Row] = []
+    for level, method in dict.fromkeys((each.level, each.method) for each in groups):
+        both = [by_where.get((level, score, method)) for score in scores]
+        if len(scores) > 1 and all(both):
+            rows.append((level, method, *(value for each in both if each for value in _kept(each))))
+    note = "One score drives a search; its winner is judged again by the other. Speed: geometric mean, failed = 1."
+    return Table("scores", "Both scores side by side", columns, rows, note)
+
+
+# -- what they are made of --------------------------------------------------------------------------------------------
+
+
+def _fast_1(each: Group) -> list[float | None]:
+    return [fast_p(each.speedups(name)) if each.speedups(name) else None for name in BASELINES]
+
+
+def _speed(each: Group) -> list[float | None]:
+    found = [averages(each.speedups(name)) for name in BASELINES]
+    return [one.mean if one else None for one in found]
+
+
+def _kept(each: Group) -> tuple[float, float | None]:
+    found = averages(each.speedups())
+    return success_rate(each.metrics), found.kept if found else None
+
+
+def _theirs(each: Group) -> tuple[str, str, str]:
+    return each.level, "the paper", each.method
+
+
+# name, figure of one run whose mean is taken, what makes a figure of the mean
+_FIGURES: list[tuple[str, Figure, Callable[[float], float]]] = [
+    ("success", lambda run: float(run.speedup() is not None), float),
+    ("fast_1", lambda run: fast_p([run.speedup()]), float),
+    ("speed, geometric mean", lambda run: math.log(run.speedup() or 1.0), math.exp),
+]

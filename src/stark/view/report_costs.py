@@ -1,0 +1,104 @@
+"""The tables of a report that are about money, time and endings."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+
+from stark.interfaces import RoleUsage
+from stark.results import SEARCH, RunResult
+from stark.tree import Role
+from stark.view.bench import meaning
+from stark.view.grouping import WHERE, Group
+from stark.view.tables import Row, Table
+
+ENDINGS = ("solved", "no correct kernel", "budget exhausted", "degenerate task", "task does not work here", "fault")
+UNFINISHED = "unfinished"
+
+
+def cost_table(groups: Sequence[Group]) -> Table:
+    """Tokens and money by role, and money per solved task."""
+    columns = {**WHERE, "role": "text", "calls": "count", "tokens in": "count", "tokens out": "count"}
+    columns |= {"money": "money", "money per solved run": "money"}
+    rows: list[Row] = []
+    for each in groups:
+        solved = sum(run.success for run in each.metrics)
+        roles = sorted({role for run in each.runs for role in run.usage})
+        shares = [(role, _usages(each, [role])) for role in roles]
+        for name, usages in [*shares, *([("all", _usages(each, roles))] if len(roles) > 1 else [])]:
+            usd = sum(one.usd for one in usages)
+            tokens = [sum(one.usage.input_tokens for one in usages), sum(one.usage.output_tokens for one in usages)]
+            rows.append(
+                (
+                    *each.where,
+                    str(name),
+                    sum(one.calls for one in usages),
+                    *tokens,
+                    usd,
+                    usd / solved if solved else None,
+                )
+            )
+    note = "Calls whose reply never arrived are not in here; budgets count them in full."
+    return Table("cost", "Cost by role", columns, rows, note)
+
+
+def endings_table(results: Sequence[RunResult]) -> Table:
+    """How the searches ended: a failed task, a fault and an exhausted budget are different things."""
+    names = (*ENDINGS, UNFINISHED)
+    counts: dict[tuple[str, str], Counter[str]] = {}
+    for run in results:
+        if run.kind == SEARCH:
+            counts.setdefault((run.score, run.method), Counter())[_ended(run)] += 1
+    rows = [(*where, *(found[name] for name in names)) for where, found in sorted(counts.items())]
+    note = (
+        "Exhausted: a limit on tokens or money came before the last attempt; the run counts with what it has. Faults "
+        "and unfinished runs count in no other table."
+    )
+    columns = {"score": "text", "method": "text", **dict.fromkeys(names, "count")}
+    return Table("endings", "How the searches ended", columns, rows, note)
+
+
+def degenerate_table(results: Sequence[RunResult]) -> Table:
+    """The tasks whose check accepts answers that compute nothing."""
+    found = {(run.task, run.score): run.degenerate for run in results if run.degenerate}
+    rows = [(*where, why) for where, why in sorted(found.items())]
+    columns = {"task": "text", "score": "text", "why": "text"}
+    return Table("degenerate", "Degenerate tasks, left out of the levels' own rows", columns, rows)
+
+
+def time_table(groups: Sequence[Group]) -> Table:
+    """Where the time went."""
+    columns = {
+        **WHERE,
+        "runs": "count",
+        "evaluating": "hours",
+        "waiting for models": "hours",
+        "from start to end": "hours",
+    }
+    rows = [
+        (
+            *each.where,
+            len(each.runs),
+            sum(run.evaluation_s for run in each.runs),
+            sum(one.duration_s for one in _usages(each, Role)),
+            sum(run.wall_s for run in each.runs),
+        )
+        for each in groups
+    ]
+    return Table("time", "Time, summed over runs", columns, rows, "Runs beside each other wait for each other.")
+
+
+def _usages(each: Group, roles: Iterable[Role]) -> list[RoleUsage]:
+    return [run.usage[role] for role in roles for run in each.runs if role in run.usage]
+
+
+def _ended(run: RunResult) -> str:
+    reason = run.ending.reason if run.ending else ""
+    named = {"degenerate": "degenerate task", "task": "task does not work here", "fault": "fault"}
+    if reason in named:
+        return named[reason]
+    if not run.complete:
+        return UNFINISHED
+    if run.metrics is not None and run.metrics.success:
+        return "solved"
+    return "budget exhausted" if meaning(reason).startswith("budget") else "no correct kernel"

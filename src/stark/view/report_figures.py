@@ -1,0 +1,80 @@
+"""The figures of a report. The only home of matplotlib, which is an extra."""
+
+from __future__ import annotations
+
+import importlib.util
+import io
+import statistics
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from stark.metrics import fast_p
+from stark.view.grouping import Group, with_attempts
+from stark.view.report import over_others
+
+POINTS = [0.25 * 1.06**step for step in range(60)]  # p from 0.25 to about 8
+
+Draw = Callable[[Any, Sequence[Group]], None]
+
+
+def can_draw() -> bool:
+    """Whether matplotlib is installed."""
+    return importlib.util.find_spec("matplotlib") is not None
+
+
+def draw(groups: Sequence[Group], kind: str) -> dict[str, bytes]:
+    """Every figure as a file of that kind, svg or png, by name: one panel per level and score."""
+    import matplotlib
+
+    matplotlib.use("agg")
+    matplotlib.rcParams["svg.hashsalt"] = "stark"  # the same store gives the same file
+    return {name: _figure(panel, groups, kind) for name, panel in FIGURES.items()}
+
+
+def _figure(panel: Draw, groups: Sequence[Group], kind: str) -> bytes:
+    from matplotlib.figure import Figure
+
+    places = list(dict.fromkeys((each.score, each.level) for each in groups))
+    figure = Figure(figsize=(4.8 * len(places), 3.8), layout="constrained")
+    for number, (score, level) in enumerate(places, 1):
+        axes = figure.add_subplot(1, len(places), number)
+        axes.set_title(f"level {level}, {score}", fontsize=10)
+        panel(axes, [each for each in groups if (each.score, each.level) == (score, level)])
+        axes.grid(alpha=0.3)
+    file = io.BytesIO()
+    figure.savefig(file, format=kind, metadata={"Date": None} if kind == "svg" else {"Software": None})
+    return file.getvalue()
+
+
+def _over_others(axes: Any, groups: Sequence[Group]) -> None:
+    pairs = list(over_others(groups))
+    places = range(len(pairs))
+    axes.bar([place - 0.2 for place in places], [statistics.fmean(ratios) for _, ratios in pairs], 0.4, label="mean")
+    axes.bar([place + 0.2 for place in places], [statistics.median(ratios) for _, ratios in pairs], 0.4, label="median")
+    axes.set_xticks(list(places), [each.method for each, _ in pairs], rotation=20, fontsize=8)
+    axes.axhline(1.0, color="black", linewidth=0.8)
+    axes.set_ylabel("STARK's speed over")
+    if pairs:
+        axes.legend(fontsize=8)
+
+
+def _fast_p(axes: Any, groups: Sequence[Group]) -> None:
+    for each in groups:
+        axes.plot(POINTS, [100 * fast_p(each.speedups(), p) for p in POINTS], label=each.method)
+    axes.set_xscale("log")
+    axes.set_xlabel("p, against eager")
+    axes.set_ylabel("fast_p in %")
+    axes.legend(fontsize=8)
+
+
+def _so_far(axes: Any, groups: Sequence[Group]) -> None:
+    for each in with_attempts(groups):
+        curve = each.curve()
+        axes.plot(range(1, len(curve) + 1), curve, label=each.method)
+    axes.set_xlabel("attempts")
+    axes.set_ylabel("best speed-up so far")
+    if with_attempts(groups):
+        axes.legend(fontsize=8)
+
+
+FIGURES: dict[str, Draw] = {"figure-1": _over_others, "fast-p": _fast_p, "so-far": _so_far}

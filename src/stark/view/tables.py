@@ -1,0 +1,41 @@
+"""A table as every output shows it: raw values with a form per column."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+Row = tuple[Any, ...]
+
+FORMS: dict[str, Callable[[Any], str]] = {
+    "text": str,
+    "count": lambda value: f"{value:,}",
+    "percent": lambda value: f"{value:.1%}",
+    "times": lambda value: f"{value:.2f}x",
+    "number": lambda value: f"{value:.3f}",
+    "money": lambda value: f"${value:,.2f}",
+    "hours": lambda value: f"{value / 3600:.2f} h",
+}
+
+
+@dataclass(frozen=True)
+class Table:
+    """``columns`` maps a column's name to the form of its values. A value of None is not known or does not apply."""
+
+    name: str
+    title: str
+    columns: dict[str, str]
+    rows: Sequence[Row]
+    note: str = ""
+
+    def texts(self) -> list[list[str]]:
+        """The rows as a person reads them."""
+        forms = [FORMS[form] for form in self.columns.values()]
+        return [
+            ["" if value is None else form(value) for form, value in zip(forms, row, strict=True)] for row in self.rows
+        ]
+
+    def records(self) -> list[dict[str, Any]]:
+        """The rows as a program reads them."""
+        return [dict(zip(self.columns, row, strict=True)) for row in self.rows]

@@ -1,0 +1,229 @@
+"""Benchmarks as a user meets them: real processes that are killed, stopped and started again, one store, reports."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import time
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+from test_cli import command, environment, stark_command
+
+from conformance.evaluator import KERNEL
+from conformance.evaluator import TASK as REAL_TASK
+from pretend import TASK, answer
+from stark.results import read_results
+from stark.store import open_store
+from stub_server import Behaviour, StubServer
+
+ROOT = Path(__file__).parents[2]
+PRETEND = ["--model", "pretend:PretendModel", "--evaluator", "pretend:HashEvaluator"]
+TROUBLED = ["--model", "pretend:PretendModel", "--evaluator", "pretend:TroubledEvaluator"]
+
+
+@pytest.fixture
+def tasks(tmp_path):
+    """Eight small tasks."""
+    folder = tmp_path / "tasks"
+    folder.mkdir()
+    for number in range(8):
+        (folder / f"task{number}.py").write_text(f"# task {number}\n{TASK}")
+    return folder
+
+
+def bench(tasks, store, *words, **extra):
+    return stark_command("bench", "--tasks", tasks, "--store", store, *words, **extra)
+
+
+def report_of(store, folder):
+    """The files of a report; how long it took is no result."""
+    done = stark_command("report", store, "--out", folder)
+    assert done.returncode == 0, done.stderr
+    return {path.name: path.read_text() for path in folder.glob("*.csv") if path.name != "time.csv"}
+
+
+def kill_in_the_middle(words, **extra):
+    """Start a benchmark and kill it with SIGKILL when some of its runs have ended and others are in flight."""
+    process = subprocess.Popen(command(*words), stdout=subprocess.PIPE, text=True, env=environment(**extra))
+    assert process.stdout is not None
+    for _ in range(5):
+        assert "done" in process.stdout.readline()
+    process.kill()
+    process.wait()
+    process.stdout.close()
+
+
+@pytest.mark.timeout(240)
+def test_a_killed_grid_of_all_methods_ends_with_the_report_of_an_undisturbed_one(tasks, tmp_path):
+    """Eight tasks, the five methods, a model server on this machine; killed in the middle."""
+
+    def behave(body):
+        prompt = body["messages"][-1]["content"]
+        return Behaviour(text=answer(prompt), usage=(len(prompt) // 4, 0, 50), delay_s=0.02)
+
+    with StubServer(behave) as server:
+        options = ["--model", "stub", "--base-url", f"{server.url}/v1", "--tokens", 10**9, "--attempts", 3]
+        options += ["--evaluator", "pretend:HashEvaluator", "--both-scores"]
+        disturbed, whole = tmp_path / "disturbed", tmp_path / "whole"
+        kill_in_the_middle(["bench", "--tasks", tasks, "--store", disturbed, *options], OPENAI_API_KEY="none")
+        assert not all(run.complete for run in read_results(disturbed))
+        for store in (disturbed, whole):
+            done = bench(tasks, store, *options, OPENAI_API_KEY="none")
+            assert done.returncode == 0, done.stderr
+    reports = [report_of(store, tmp_path / f"report-{store.name}") for store in (disturbed, whole)]
+    assert reports[0] == reports[1]
+    searches = [run for run in read_results(whole) if run.kind == "search"]
+    assert len(searches) == 8 * 5
+    assert all(run.metrics.attempts == 3 for run in searches)
+
+
+def test_what_is_done_is_skipped_and_a_larger_budget_goes_on(tasks, tmp_path):
+    store, options = tmp_path / "store", [*PRETEND, "--method", "sampling", "--only", "task[01]"]
+    assert bench(tasks, store, *options, "--attempts", 2).returncode == 0
+    again = bench(tasks, store, *options, "--attempts", 2)
+    assert "Everything was done before." in again.stdout
+    assert bench(tasks, store, *options, "--attempts", 4).returncode == 0
+    assert [run.metrics.attempts for run in read_results(store)] == [4, 4]
+
+
+def test_a_store_is_one_experiment(tasks, tmp_path):
+    store, options = tmp_path / "store", ["--method", "sampling", "--only", "task0", "--attempts", 1]
+    assert bench(tasks, store, *PRETEND, *options).returncode == 0
+    other = bench(tasks, store, *PRETEND, *options, "--set", "roles.solo.temperature=0.2")
+    assert (other.returncode, "another setting roles" in other.stderr) == (2, True)
+    (tasks / "task0.py").write_text(f"# changed\n{TASK}")
+    other = bench(tasks, store, *PRETEND, *options)
+    assert (other.returncode, "another task file" in other.stderr) == (2, True)
+
+
+def test_a_switch_is_an_axis_and_must_be_fair(tasks, tmp_path):
+    options = [*PRETEND, "--only", "task0", "--attempts", 2, "--no-baselines"]
+    done = bench(tasks, tmp_path / "store", *options, "--switch", "anchors.mode=off", "--seeds", 2, "--method", "stark")
+    assert done.returncode == 0, done.stderr
+    found = {(run.method, run.seed) for run in read_results(tmp_path / "store")}
+    assert found == {(name, seed) for name in ("stark", "stark (anchors.mode=off)") for seed in (0, 1)}
+    for unfair in ("budget.attempts=99", "evaluation.score=kernelbench"):
+        refused = bench(tasks, tmp_path / "store", *options, "--switch", unfair)
+        assert (refused.returncode, "same budget and evaluator" in refused.stderr) == (2, True)
+    refused = bench(tasks, tmp_path / "store", *options, "--set", "budget.wall_s=60")
+    assert (refused.returncode, "would not be fair" in refused.stderr) == (2, True)
+
+
+def test_failed_tasks_faults_and_exhausted_budgets_are_told_apart(tasks, tmp_path):
+    for number, trouble in enumerate(("degenerate", "broken", "fault")):
+        (tasks / f"task{number}.py").write_text(f"# {trouble}\n{TASK}")
+    store, repaired = tmp_path / "store", tmp_path / "repaired"
+    options = [*TROUBLED, "--method", "sampling", "--attempts", 3, "--no-baselines", "--only", "task[0-4]"]
+    first = bench(tasks, store, *options, "--tokens", 100, REPAIRED=repaired)
+    assert first.returncode == 6
+    for words in ("the task tests nothing", "does not work here", "infrastructure fault", "budget exhausted: tokens"):
+        assert words in first.stdout
+    assert "The GPU fell off the bus." in first.stderr
+    repaired.touch()
+    second = bench(tasks, store, *options, "--tokens", 10**6, REPAIRED=repaired)
+    assert second.returncode == 0, second.stderr
+    with closing(open_store(store, write=False)) as opened:
+        endings = {record.task.name: opened.ending(record.id).reason for record in opened.runs()}
+    assert endings == {"task0": "degenerate", "task1": "task"} | dict.fromkeys(("task2", "task3", "task4"), "attempts")
+
+
+def test_a_machinery_that_is_down_ends_the_benchmark(tasks, tmp_path):
+    for path in tasks.iterdir():
+        path.write_text(f"# fault in {path.name}\n{TASK}")
+    options = [*TROUBLED, "--at-once", 1, "--no-baselines"]
+    done = bench(tasks, tmp_path / "store", *options, REPAIRED=tmp_path / "never")
+    assert done.returncode == 6
+    assert done.stdout.count("infrastructure fault") == 3 + 1  # one line each, and the summary
+
+
+def test_a_stopped_benchmark_lets_attempts_land_and_goes_on(tasks, tmp_path):
+    store = tmp_path / "store"
+    slow = ["--model", "pretend:SlowModel", "--evaluator", "pretend:HashEvaluator", "--method", "sampling"]
+    words = ["bench", "--tasks", tasks, "--store", store, *slow, "--attempts", 3, "--no-baselines", "--at-once", 4]
+    process = subprocess.Popen(command(*words), stdout=subprocess.PIPE, text=True, env=environment())
+    while not (store / "stark.db").exists() or not _landed(store):
+        time.sleep(0.05)
+    process.send_signal(signal.SIGINT)
+    assert "stopped, to be gone on with" in process.communicate(timeout=60)[0]
+    assert process.returncode == 130
+    assert 0 < sum(run.metrics.attempts for run in read_results(store) if run.metrics) < 24
+    done = stark_command(*words)
+    assert done.returncode == 0, done.stderr
+    assert [run.metrics.attempts for run in read_results(store)] == [3] * 8
+
+
+def _landed(store):
+    with closing(open_store(store, write=False)) as opened:
+        return any(len(opened.judgements(record.id)) > 1 for record in opened.runs())
+
+
+def test_a_dry_run_lists_the_tasks_and_starts_nothing(tasks, tmp_path):
+    done = bench(tasks, tmp_path / "store", "--dry-run", "--seeds", 2)
+    assert done.returncode == 0, done.stderr
+    assert all(f"task{number}" in done.stdout for number in range(8))
+    assert "8 tasks, 80 searches" in done.stdout
+    assert "2,400 attempts" in done.stdout
+    assert "price that is not known" in done.stdout
+    assert not (tmp_path / "store").exists()
+
+
+def test_a_store_of_a_benchmark_is_no_run_folder(tasks, tmp_path):
+    bench(tasks, tmp_path / "store", *PRETEND, "--method", "sampling", "--attempts", 1)
+    for words in (["show"], ["resume"]):
+        refused = stark_command(*words, tmp_path / "store")
+        assert (refused.returncode, "holds a benchmark" in refused.stderr) == (2, True)
+
+
+def test_a_single_run_can_be_reported_and_compared(tasks, tmp_path):
+    for seed in (1, 2):
+        options = [*PRETEND, "--attempts", 4, "--seed", seed, "--run", tmp_path / f"{seed}"]
+        assert stark_command("optimize", tasks / "task0.py", *options).returncode in (0, 3)
+    shown = stark_command("report", tmp_path / "1", "--table", "table-1")
+    assert (shown.returncode, "Table 1" in shown.stdout) == (0, True)
+    compared = stark_command("compare", tmp_path / "1", tmp_path / "2")
+    assert "No significant difference (p = 1.000" in compared.stdout
+    refused = stark_command("report", tmp_path / "1", "--table", "table-9")
+    assert (refused.returncode, "table-9" in refused.stderr) == (2, True)
+
+
+@pytest.mark.timeout(300)
+def test_kernels_of_another_tool_are_judged_for_real_by_both_scores(tmp_path):
+    level = tmp_path / "checkout" / "level1"
+    level.mkdir(parents=True)
+    (level / "7_Relu.py").write_text(REAL_TASK)
+    made = tmp_path / "their-run"
+    made.mkdir()
+    (made / "level_1_problem_7_sample_0_kernel.py").write_text(KERNEL)
+    (made / "level_1_problem_7_sample_1_kernel.py").write_text("class ModelNew(")
+    words = [
+        "bench",
+        "--kernelbench",
+        level.parent,
+        "--judge-only",
+        made,
+        "--store",
+        tmp_path / "store",
+        "--no-baselines",
+    ]
+    done = subprocess.run(command(*words), capture_output=True, text=True, timeout=280, env=environment())
+    assert done.returncode == 0, done.stderr
+    results = read_results(tmp_path / "store")
+    assert {run.score for run in results} == {"verified", "kernelbench HEAD"}
+    for run in results:
+        assert (run.method, run.metrics.attempts, run.metrics.correct) == ("their-run", 2, 1)
+        assert run.speedup() > 0
+
+
+@pytest.mark.timeout(300)
+def test_a_grid_with_the_real_evaluator(tmp_path):
+    """Both kinds of run for real: a search with replies written beforehand, and torch's own reference."""
+    words = ["bench", "--tasks", ROOT / "examples" / "tasks" / "gated_activation.py", "--method", "stark"]
+    words += ["--model", f"scripted:{ROOT / 'examples' / 'conversations' / 'first-run'}", "--attempts", 1]
+    words += ["--store", tmp_path / "store", "--no-baselines"]
+    done = subprocess.run(command(*words), capture_output=True, text=True, timeout=280, env=environment())
+    assert done.returncode == 0, done.stderr
+    (run,) = read_results(tmp_path / "store")
+    assert (run.metrics.attempts, run.ending.reason) == (1, "attempts")
+    assert run.metrics.root_ms > 0

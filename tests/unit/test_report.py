@@ -1,0 +1,217 @@
+"""Tables, figures and comparisons from results whose figures are known."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+import pytest
+
+from stark.comparison import compare
+from stark.errors import UsageError
+from stark.interfaces import Ending, RoleUsage, Usage
+from stark.metrics import measure
+from stark.results import RunResult
+from stark.tabular import read_rows
+from stark.tree import Judgement, Role
+from stark.view.grouping import group
+from stark.view.kernelbench import write_eval_results
+from stark.view.published import TABLE_1
+from stark.view.report import tables
+from stark.view.report_files import as_html, as_markdown, write_report
+from stark_worker.protocol import Outcome
+
+DEFAULT, TUNED = "torch.compile default", "torch.compile max-autotune"
+BASELINES = {DEFAULT: 5.0, TUNED: 4.0}
+
+
+def a_result(number=1, method="stark", times=(20.0, None, 5.0), **changes) -> RunResult:
+    """A run on a task whose reference takes 10 ms; None stands for an attempt that did not compile."""
+    made = [
+        Judgement(place, Role.CODE, Outcome.OK if ms else Outcome.COMPILE_ERROR, ms, 2.0)
+        for place, ms in enumerate(times, 1)
+    ]
+    judgements = [Judgement(0, Role.REFERENCE, Outcome.OK, 10.0), *made]
+    result = RunResult(
+        run_id=f"{number} {method} {changes.get('seed', 0)}",
+        kind="search",
+        task=f"level1/{number}_Task",
+        level=1,
+        number=number,
+        method=method,
+        seed=0,
+        score="verified",
+        budget=len(times),
+        metrics=measure(judgements),
+        ending=Ending("attempts"),
+        degenerate="",
+        usage={Role.PLAN: RoleUsage(2, Usage(100, 10), 0.5, 3.0), Role.CODE: RoleUsage(3, Usage(200, 20), 0.25, 4.0)},
+        evaluation_s=6.0,
+        wall_s=60.0,
+        judgements=tuple(judgements),
+        baselines={**BASELINES, "eager": 10.0},
+        device="a device",
+    )
+    return replace(result, **changes)
+
+
+def rows_of(results, name):
+    (table,) = (table for table in tables(results) if table.name == name)
+    return table.records()
+
+
+def test_table_1_has_our_figures_and_the_papers():
+    ours, theirs = rows_of([a_result(1), a_result(2, times=(None, None))], "table-1")
+    assert (ours["tasks"], ours["success"]) == (2, 0.5)
+    assert (ours["fast_1 eager"], ours["fast_1 compile"], ours["fast_1 max-autotune"]) == (0.5, 0.5, 0.0)
+    assert (ours["speed eager"], ours["speed compile"], ours["speed max-autotune"]) == (2.0, 1.0, 0.8)
+    assert theirs["score"] == "the paper"
+    assert (theirs["success"], theirs["speed eager"]) == (1.0, TABLE_1[1, "stark"].speed[0])
+
+
+def test_a_baseline_that_was_not_measured_is_left_open():
+    row = rows_of([a_result(baselines={"eager": 10.0})], "table-1")[0]
+    assert (row["fast_1 eager"], row["fast_1 compile"], row["speed compile"]) == (1.0, None, None)
+
+
+def test_table_2_counts_attempts():
+    row = rows_of([a_result(times=(1.0, None, None, 2.0))], "table-2")[0]
+    assert (row["compiled"], row["correct"], row["correct of compiled"]) == (0.5, 0.5, 1.0)
+
+
+def test_table_3_is_level_3_where_there_is_one():
+    results = [a_result(method=name, level=level) for name in ("stark", "ma-only", "reflexion") for level in (2, 3)]
+    assert {(row["level"], row["method"]) for row in rows_of(results, "table-3")} == {("3", "ma-only"), ("3", "stark")}
+
+
+def test_figure_1_pairs_runs_of_the_same_task_and_seed():
+    results = [
+        a_result(1, times=(2.0,)),
+        a_result(1, times=(4.0,), seed=1),
+        a_result(1, "sampling", times=(8.0,)),
+        a_result(1, "sampling", times=(None,), seed=1),
+        a_result(2, "sampling", times=(1.0,)),
+    ]
+    (row,) = rows_of(results, "figure-1")
+    assert (row["method"], row["pairs"], row["mean"], row["published"]) == ("sampling", 1, 4.0, "10.7x")
+
+
+def test_averages_say_how_failed_tasks_count():
+    results = [a_result(1, times=(10.0,)), a_result(2, times=(2.5,)), a_result(3, times=(None,))]
+    row = rows_of(results, "averages")[0]
+    assert (row["mean"], row["geometric mean"], row["median"], row["failed"]) == (2.5, 2.0, 2.5, 1)
+    assert row["geometric mean, failed = 1"] == pytest.approx(4 ** (1 / 3))
+
+
+def test_the_spread_covers_seeds():
+    results = [a_result(task, times=(10.0 / (1 + seed),), seed=seed) for task in (1, 2, 3) for seed in (0, 1, 2)]
+    row = next(row for row in rows_of(results, "spread") if row["figure"].startswith("speed"))
+    assert (row["lowest seed"], row["highest seed"]) == pytest.approx((1.0, 3.0))
+    assert row["95 % from"] < row["value"] < row["to"]
+
+
+def test_fast_p_and_best_so_far():
+    results = [a_result(1, times=(None, 20.0, 5.0)), a_result(2, times=(5.0, 5.0, 1.0))]
+    (row,) = rows_of(results, "fast-p")
+    assert (row["p = 1.0"], row["p = 3.0"], row["p = 5.0"]) == (1.0, 0.5, 0.5)
+    (row,) = rows_of(results, "so-far")
+    assert (row["after 1"], row["after 2"]) == pytest.approx((2**0.5, 1.0))
+    assert row["after 3"] == pytest.approx(20**0.5)
+
+
+def test_money_per_solved_run():
+    rows = {row["role"]: row for row in rows_of([a_result(1), a_result(2, times=(None,))], "cost")}
+    assert (rows["all"]["calls"], rows["all"]["money"], rows["all"]["money per solved run"]) == (10, 1.5, 1.5)
+    assert (rows["plan"]["tokens in"], rows["code"]["tokens out"]) == (200, 40)
+
+
+def test_failed_tasks_faults_and_exhausted_budgets_are_different_things():
+    results = [
+        a_result(1),
+        a_result(2, times=(None,)),
+        a_result(3, times=(None,), ending=Ending("money")),
+        a_result(4, ending=Ending("fault", "the GPU fell off the bus")),
+        a_result(5, ending=Ending("degenerate", "Zeros are accepted."), metrics=None, degenerate="Zeros are accepted."),
+        a_result(6, ending=Ending("task", "out of memory"), metrics=None),
+        a_result(7, ending=None, budget=30),
+    ]
+    (row,) = rows_of(results, "endings")
+    assert list(row.values())[2:] == [1] * 7
+    assert rows_of(results, "table-1")[0]["tasks"] == 3
+    assert rows_of(results, "degenerate")[0]["why"] == "Zeros are accepted."
+
+
+def test_degenerate_tasks_that_were_searched_have_rows_of_their_own():
+    results = [a_result(1), a_result(2, times=(0.1,), degenerate="Zeros are accepted.")]
+    rows = {row["level"]: row for row in rows_of(results, "averages") if row["against"] == "eager"}
+    assert (rows["1"]["mean"], rows["1, with degenerate"]["mean"]) == (2.0, 51.0)
+
+
+def test_both_scores_stand_side_by_side():
+    again = a_result(1, score="kernelbench v0.1", kind="rescored", times=(2.5,))
+    (row,) = rows_of([a_result(1), again], "scores")
+    assert (row["speed, verified"], row["speed, kernelbench v0.1"]) == (2.0, 4.0)
+
+
+def test_a_report_becomes_files(tmp_path):
+    results = [a_result(number, method) for number in (1, 2) for method in ("stark", "sampling")]
+    assert write_report(tmp_path / "out", "A <title>", ["a fact"], tables(results), group(results)) == ""
+    names = {path.name for path in (tmp_path / "out").iterdir()}
+    assert {"report.md", "report.html", "table-1.csv", "table-1.parquet", "figure-1.png", "fast-p.svg"} <= names
+    rows = read_rows(tmp_path / "out" / "table-1.parquet")
+    assert [row["method"] for row in rows if row["score"] == "verified"] == ["sampling", "stark"]
+    page = (tmp_path / "out" / "report.html").read_text()
+    assert page.count("<svg") == 3
+    assert "A &lt;title&gt;" in page
+    assert not any(part in page for part in ("<script", "<img", "<link", "src="))
+
+
+def test_text_that_would_break_a_table_is_escaped():
+    results = [a_result(method="a|b <i>")]
+    assert "a\\|b <i>" in as_markdown("t", [], tables(results), [])
+    assert "a|b &lt;i&gt;" in as_html("t", [], tables(results), {})
+
+
+def test_the_layout_of_kernelbench(tmp_path):
+    (file,) = write_eval_results(tmp_path, [a_result(26), a_result(3, times=(None,)), a_result(9, level=None)])
+    assert file == tmp_path / "level_1-stark-seed_0-verified" / "eval_results.json"
+    content = json.loads(file.read_text())
+    assert list(content) == ["3", "26"]
+    best, *others = content["26"]
+    assert (best["sample_id"], best["correctness"], best["runtime"], best["metadata"]["node"]) == (0, True, 5.0, 3)
+    assert [(other["compiled"], other["runtime"]) for other in others] == [(True, 20.0), (False, -1.0)]
+    assert content["3"][0]["correctness"] is False
+
+
+# -- comparing two stores ---------------------------------------------------------------------------------------------
+
+
+def test_a_clear_difference_is_significant():
+    a = [a_result(number, times=(5.0,)) for number in range(8)]
+    b = [a_result(number, times=(2.5,)) for number in range(8)]
+    found = compare(a, b)
+    assert (found.ratio, found.tasks) == (pytest.approx(2.0), 8)
+    assert found.p < 0.05
+    assert found.verdict.startswith("B is significantly faster, 2.00x")
+    assert compare(b, a).verdict.startswith("A is significantly faster, 2.00x")
+
+
+def test_chance_is_called_chance_and_methods_of_a_task_are_one_piece_of_evidence():
+    a = [a_result(number, method) for number in range(3) for method in ("stark", "sampling", "reflexion")]
+    b = [replace(run, metrics=replace(run.metrics, best_ms=run.metrics.best_ms / 2)) for run in a]
+    found = compare(a, b)
+    assert (len(found.pairs), found.tasks, found.p) == (9, 3, 0.25)
+    assert found.verdict.startswith("No significant difference")
+
+
+def test_stores_of_one_method_each_are_paired_by_task():
+    a = [a_result(1, "sampling", times=(10.0,)), a_result(2, "sampling", times=(None,))]
+    b = [a_result(1, "stark", times=(5.0,)), a_result(2, "stark", times=(5.0,)), a_result(3)]
+    found = compare(a, b)
+    assert [(pair.method, pair.ratio) for pair in found.pairs] == [("sampling / stark", 2.0)] * 2
+    assert (found.only_a, found.only_b) == (0, 1)
+
+
+def test_stores_without_a_common_task_cannot_be_compared():
+    with pytest.raises(UsageError, match="in common"):
+        compare([a_result(1)], [a_result(2)])
