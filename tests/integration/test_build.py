@@ -23,7 +23,7 @@ from stark_worker.folders import RESOURCES_FILE
 from stark_worker.logs import compiler_errors
 from stark_worker.protocol import EvalRequest, Target, to_json
 from stark_worker.station import Station
-from stationed import stationed
+from stationed import processes_below, stationed
 
 SOURCE = """
 #include <torch/extension.h>
@@ -296,24 +296,28 @@ def test_two_stations_build_the_same_at_the_same_time(tmp_path):
     assert len(list(tmp_path.iterdir())) == 1
 
 
+ENDLESS = """
+from torch.utils.cpp_extension import load_inline
+SOURCE = "constexpr long f() { long s = 0; for (long i = 0; i < 2000000000; ++i) s += i; return s; }"
+SOURCE += "static_assert(f());"
+FLAGS = ["-fconstexpr-ops-limit=90000000000", "-fconstexpr-loop-limit=2000000000"]
+load_inline("endless", SOURCE, functions=[], extra_cflags=FLAGS)
+"""
+
+
 def test_killed_in_the_middle_leaves_nothing_to_be_found(tmp_path):
-    slow, shared = tmp_path / "slow", tmp_path / "stark" / "extensions"
-    slow.write_text(f"#!/bin/sh\ntouch {tmp_path}/compiling\nsleep 60\n")
-    slow.chmod(0o755)
-    process = subprocess.Popen(
-        [sys.executable, "-m", "stark_worker", "judge"],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-        env=os.environ | {"CXX": str(slow), "XDG_CACHE_HOME": str(tmp_path)},
-    )
-    process.stdin.write(to_json(EvalRequest(TASK, ASKING)))
-    process.stdin.close()
-    while not (tmp_path / "compiling").exists():
-        time.sleep(0.02)
-    process.kill()
-    process.wait()
-    process.stdout.close()
+    shared = tmp_path / "stark" / "extensions"
+    environment = os.environ | {"XDG_CACHE_HOME": str(tmp_path)}
+    command = [sys.executable, "-m", "stark_worker", "judge"]
+    with subprocess.Popen(
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment
+    ) as process:
+        process.stdin.write(to_json(EvalRequest(TASK, ENDLESS)))
+        process.stdin.close()
+        while "cc1plus" not in processes_below(process.pid):
+            assert process.poll() is None
+            time.sleep(0.05)
+        process.kill()
     assert entries(shared) == []
     with stationed(shared) as station:
         assert "the answer is 42" in station.judge(EvalRequest(TASK, ASKING)).log
