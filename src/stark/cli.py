@@ -307,8 +307,9 @@ def _given(options: dict[str, Any]) -> dict[str, Any]:
 
 def _facts(settings: Any, folder: Path) -> list[tuple[str, str]]:
     from stark.method import find_method
+    from stark.models import label
 
-    names = {_labelled(getattr(settings.roles, role).model) for role in find_method(settings.method).roles}
+    names = {label(getattr(settings.roles, role).model) for role in find_method(settings.method).roles}
     limits = f"{settings.budget.attempts} attempts, ${settings.budget.usd:.2f}"
     return [
         ("method", f"{settings.method} ({settings.search.policy})"),
@@ -317,13 +318,6 @@ def _facts(settings: Any, folder: Path) -> list[tuple[str, str]]:
         ("limits", limits),
         ("run", str(folder)),
     ]
-
-
-def _labelled(model: str) -> str:
-    """Nobody should take replies that were written beforehand for an LLM's."""
-    kind = model.partition(":")[0]
-    label = {"scripted": "replies written beforehand, no LLM", "replay": "replies of a stored run, no LLM"}.get(kind)
-    return f"{model} ({label})" if label else model
 
 
 def _show_estimate(job: Any) -> None:

@@ -9,12 +9,20 @@ from pathlib import Path
 
 from stark.errors import UsageError
 from stark.interfaces import ChatModel, Reply
+from stark.models.playbook import PlaybookModel
 from stark.models.queue import QueueModel, read_script
 from stark.plugins import find_class
 from stark.settings import RoleSettings
 from stark.tree import Role
 
 POINT = "chat_model"
+
+PLAYBOOK = "playbook"
+_NO_LLM = {
+    PLAYBOOK: "no LLM: a library of moves",
+    "scripted": "no LLM: replies written beforehand",
+    "replay": "no LLM: replies of a stored run",
+}
 
 StoredReplies = Callable[[str, Role], Sequence[Reply]]
 
@@ -34,6 +42,8 @@ def open_model(
             f"The role {role.value!r} has no chat model.",
             f"Name one with --set roles.{role.value}.model=provider:name, for example openai:gpt-5.",
         )
+    if kind == PLAYBOOK:
+        return PlaybookModel(name, answered)
     if kind == "scripted":
         return QueueModel(name, read_script(Path(place).expanduser(), role)[answered:])
     if kind == "replay":
@@ -44,6 +54,12 @@ def open_model(
     from stark.models.provider import ProviderModel
 
     return ProviderModel(settings)
+
+
+def label(name: str) -> str:
+    """How a model is named to people: nobody should take what is none for an LLM."""
+    kind = name.partition(":")[0]
+    return f"{name} ({_NO_LLM[kind]})" if kind in _NO_LLM else name
 
 
 def _stored(name: str, stored_replies: StoredReplies | None) -> StoredReplies:
