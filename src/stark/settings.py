@@ -166,6 +166,8 @@ class EvaluationSettings(Group):
     """Relative tolerance in place of the rules' own."""
     allow_degenerate: bool = False
     """Whether to search on a task whose check accepts answers that compute nothing, such as zeros."""
+    torch_compile: bool = True
+    """Whether `stark optimize` and `stark resume` end by timing torch.compile too, for comparison."""
     build_s: float = Field(default=300.0, gt=0)
     """Deadline for compiling and loading a candidate."""
     run_s: float = Field(default=60.0, gt=0)

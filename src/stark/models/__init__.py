@@ -9,7 +9,6 @@ from pathlib import Path
 
 from stark.errors import UsageError
 from stark.interfaces import ChatModel, Reply
-from stark.models.playbook import PlaybookModel
 from stark.models.queue import QueueModel, read_script
 from stark.plugins import find_class
 from stark.settings import RoleSettings
@@ -43,6 +42,8 @@ def open_model(
             f"Name one with --set roles.{role.value}.model=provider:name, for example openai:gpt-5.",
         )
     if kind == PLAYBOOK:
+        from stark.models.playbook import PlaybookModel
+
         return PlaybookModel(name, answered)
     if kind == "scripted":
         return QueueModel(name, read_script(Path(place).expanduser(), role)[answered:])
@@ -56,7 +57,7 @@ def open_model(
     return ProviderModel(settings)
 
 
-def label(name: str) -> str:
+def describe(name: str) -> str:
     """How a model is named to people: nobody should take what is none for an LLM."""
     kind = name.partition(":")[0]
     return f"{name} ({_NO_LLM[kind]})" if kind in _NO_LLM else name

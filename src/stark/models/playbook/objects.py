@@ -1,4 +1,4 @@
-"""What the interpreter handles besides numbers and tensors: names of PyTorch's, layers, and modules of the task's own."""
+"""What the interpreter handles besides numbers and tensors: PyTorch's names, layers, and modules of the task's own."""
 
 from __future__ import annotations
 
