@@ -12,8 +12,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from math import prod
 
+from stark.models.playbook.access import Access, accesses
 from stark.models.playbook.reading import Program
-from stark.models.playbook.values import REDUCTIONS, TRANSCENDENTAL, Shape, Unknown, Value, broadcast
+from stark.models.playbook.values import POINTWISE, REDUCTIONS, TRANSCENDENTAL, Shape, Unknown, Value, broadcast
+
+ENOUGH_ROWS = 64  # to be shared out between the cores
 
 
 class Level(enum.IntEnum):
@@ -22,14 +25,6 @@ class Level(enum.IntEnum):
     TOTAL = 0
     ROW = 1
     ELEMENT = 2
-
-
-@dataclass(frozen=True)
-class Access:
-    """Where a leaf is read: ``row`` is the Python and C++ expression for its row ("" if it has none)."""
-
-    row: str
-    column: bool
 
 
 @dataclass(frozen=True)
@@ -125,22 +120,36 @@ def _sinks(program: Program) -> set[Value]:
     everything = list(_ancestors(program.outputs))
     sinks = {each for each in program.outputs if each.fusable}
     sinks |= {each for value in everything if not value.fusable for each in value.values if each.fusable}
-    for value in everything:  # a number for the whole that elements need, and places, which nothing can go on with
-        if value.fusable and value.op not in REDUCTIONS:
-            sinks |= {each for each in value.values if each.op == "argmax" or (_is_total(each) and value.size > 1)}
+    for value in everything:
+        if value.op in POINTWISE:  # numbers for the whole that elements need, and places, which nothing can go on with
+            sinks |= {
+                each for each in value.values if each.op == "argmax" or (each.size < value.size and _is_whole(each))
+            }
+        elif value.op in ("argmax", "var"):
+            sinks |= {each for each in value.values if each.squeezed}
     while conflict := _conflict(sinks):
         sinks.add(conflict)
     return sinks
 
 
 def _conflict(sinks: set[Value]) -> Value | None:
-    """A reduction over other dimensions than a later one of the same kernel."""
+    """A reduction over other dimensions than the rest of its kernel works on."""
     for sink in sinks:
         rows = [each for each in _members(sink, sinks) if each.op in REDUCTIONS and not _is_total(each)]
         for each in rows[:-1]:
             if _matrix(each) != _matrix(rows[-1]):
                 return each
+        if rows and rows[-1] is not sink and not _fits(sink, sinks):
+            return rows[-1]
     return None
+
+
+def _fits(sink: Value, sinks: set[Value]) -> bool:
+    try:
+        _build(sink, sinks, 0)
+    except Unknown:
+        return False
+    return True
 
 
 def _matrix(reduction: Value) -> tuple[Shape, Shape]:
@@ -150,7 +159,16 @@ def _matrix(reduction: Value) -> tuple[Shape, Shape]:
 
 
 def _is_total(value: Value) -> bool:
-    return value.op in REDUCTIONS and value.dims == len(value.values[0].shape)
+    """Whether a reduction is over everything. A vector is one row, unless it is made of rows itself."""
+    if value.op not in ("sum", "max", "min"):
+        return False
+    argument = value.values[0]
+    return value.dims == len(argument.shape) and (value.dims > 1 or argument.squeezed)
+
+
+def _is_whole(value: Value) -> bool:
+    """Whether a number for the whole is in it that its own kernel computes."""
+    return _is_total(value) or (value.op in POINTWISE and any(map(_is_whole, value.values)))
 
 
 def _ancestors(values: tuple[Value, ...]) -> Iterator[Value]:
@@ -188,6 +206,9 @@ def _build(sink: Value, sinks: set[Value], number: int) -> Kernel:
     order = _members(sink, sinks)
     lead, trail, leaves = _frame(sink, order)
     levels = _levels(order, leaves)
+    sizes = {Level.TOTAL: 1, Level.ROW: prod(lead), Level.ELEMENT: prod(lead) * prod(trail)}
+    if sink.size != sizes[levels[sink]]:
+        raise Unknown(f"how {prod(lead)} rows of {prod(trail)} become a tensor of the shape {sink.shape}")
     stages: dict[Value, int] = {}
     for each in order:
         before = max((stages.get(arg, 0) for arg in each.values), default=0)
@@ -196,55 +217,27 @@ def _build(sink: Value, sinks: set[Value], number: int) -> Kernel:
 
 
 def _frame(sink: Value, order: list[Value]) -> tuple[Shape, Shape, dict[Value, Access]]:
-    """The first way to cut the shape into rows and columns by which every leaf can be read."""
+    """The shape cut into rows and columns: where the reductions say, otherwise into enough rows that are long."""
     rows = [each for each in order if each.op in REDUCTIONS and not _is_total(each)]
     if rows:
         lead, trail = _matrix(rows[-1])
-        return lead, trail, _accesses(order, lead, trail)
+        return lead, trail, accesses(order, lead, trail)
     totals = [each.values[0].shape for each in order if each.op in REDUCTIONS]
     whole = broadcast([sink.shape, *totals]) if not totals else totals[-1]
-    for cut in [*range(len(whole) - 1, -1, -1), len(whole)]:
-        try:
-            return whole[:cut], whole[cut:], _accesses(order, whole[:cut], whole[cut:])
-        except Unknown:
-            continue
-    raise Unknown(f"how tensors are broadcast to {whole}")
+    possible = [cut for cut in range(len(whole) + 1) if _readable(order, whole, cut)]
+    if not possible:
+        raise Unknown(f"how tensors are broadcast to {whole}")
+    enough = [cut for cut in possible if prod(whole[:cut]) >= ENOUGH_ROWS and cut < len(whole)]
+    cut = enough[0] if enough else max([each for each in possible if each < len(whole)], default=possible[0])
+    return whole[:cut], whole[cut:], accesses(order, whole[:cut], whole[cut:])
 
 
-def _accesses(order: list[Value], lead: Shape, trail: Shape) -> dict[Value, Access]:
-    found: dict[Value, Access] = {}
-    for user in order:
-        for leaf in user.values:
-            if leaf in order:
-                continue
-            squeezed = user.squeezed and user.op not in REDUCTIONS and len(user.shape) == len(lead)
-            access = _access(leaf.shape, lead, () if squeezed else trail)
-            if found.setdefault(leaf, access) != access:
-                raise Unknown("a tensor that is read in two ways")
-    return found
-
-
-def _access(shape: Shape, lead: Shape, trail: Shape) -> Access:
-    """How a tensor is broadcast over rows and columns."""
-    padded = (1,) * (len(lead) + len(trail) - len(shape)) + shape
-    if len(padded) != len(lead) + len(trail):
-        raise Unknown(f"a tensor of the shape {shape} among rows of {lead}")
-    head, tail = padded[: len(lead)], padded[len(lead) :]
-    if any(size != 1 for size in tail) and tail != trail:
-        raise Unknown(f"a tensor of the shape {shape} in columns of {trail}")
-    return Access(_row(head, lead), any(size != 1 for size in tail))
-
-
-def _row(head: Shape, lead: Shape) -> str:
-    if head == lead:
-        return "row" if prod(lead) > 1 else ""
-    ones = next((place for place, size in enumerate(head) if size != 1), len(head))
-    if head[ones:] == lead[ones:]:
-        return f"(row % {prod(lead[ones:])})" if ones < len(head) else ""
-    last = len(head) - next(place for place, size in enumerate(reversed(head)) if size != 1)
-    if head[:last] == lead[:last]:
-        return f"(row / {prod(lead[last:])})"
-    raise Unknown(f"how rows of {head} are broadcast to {lead}")
+def _readable(order: list[Value], whole: Shape, cut: int) -> bool:
+    try:
+        accesses(order, whole[:cut], whole[cut:])
+    except Unknown:
+        return False
+    return True
 
 
 def _levels(order: list[Value], leaves: dict[Value, Access]) -> dict[Value, Level]:

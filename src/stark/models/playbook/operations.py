@@ -129,6 +129,8 @@ def variance(
     x: Value, dim: object = None, correction: float = 1, keepdim: bool = False, unbiased: bool = True
 ) -> Value:
     population = reduce("var", x, dim, keepdim)
+    if population.dims == len(x.shape) > 1:  # over everything: the mean has to be known before any row is begun
+        population = mean(power(pointwise("sub", x, mean(x)), 2), dim, keepdim)
     count = x.size // max(1, population.size)
     degrees = count - (correction if unbiased else 0)
     return population if degrees == count else pointwise("mul", population, count / max(degrees, 1e-30))
