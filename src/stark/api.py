@@ -236,13 +236,16 @@ async def judge(task: Task, candidate: str, settings: EvaluationSettings) -> tup
 
 
 async def measure_baselines(
-    task: Task, settings: EvaluationSettings, told: Callable[[str, EvalReport], None]
+    task: Task,
+    settings: EvaluationSettings,
+    told: Callable[[str, EvalReport], None] = lambda name, report: None,
+    names: Sequence[str] = BASELINES,
 ) -> dict[str, EvalReport]:
     """Eager and torch.compile by the same path as any candidate; each is told as it comes."""
     patient = settings.model_copy(update={"run_s": max(settings.run_s, COMPILE_S)})
     found = {}
     async with open_evaluator(patient, stored_reports) as evaluator:
-        for name in BASELINES:
+        for name in names:
             source, entry = baseline_source(task.source, name)
             found[name] = await evaluator.evaluate(eval_request(task, source, patient, entry))
             told(name, found[name])

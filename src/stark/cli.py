@@ -40,12 +40,15 @@ from stark.cli_options import (
     given,
     limits,
 )
-from stark.errors import StarkError, UsageError
+from stark.errors import EvaluatorError, StarkError, UsageError
+from stark.models import PLAYBOOK
 from stark.tree import Role
 from stark.view import terminal
+from stark_worker.baselines import COMPILED
 from stark_worker.protocol import DeviceFacts
 
 NOT_IMPROVED, INTERRUPTED = 3, 130
+BEST_FILE = "best.py"  # the best kernel, in its run's folder
 
 app = typer.Typer(
     help="Makes a PyTorch model faster with custom kernels that are checked and timed.",
@@ -291,17 +294,48 @@ def _finish(work: Any, folder: Path) -> None:
     except asyncio.CancelledError:
         terminal.say("Stopped before the reference was measured; nothing was kept.")
         raise typer.Exit(INTERRUPTED) from None
-    terminal.show_result(result, folder)
-    if result.reason == "stopped":
+    stopped, found = result.reason == "stopped", result.best is not None
+    settings = _settings(folder)
+    compiled = _measure_compiled(folder) if found and not stopped and settings.evaluation.torch_compile else None
+    terminal.show_result(result, folder, compiled, _export_best(folder) if found else None)
+    if settings.roles.plan.model == settings.roles.solo.model == PLAYBOOK:
+        terminal.show_first_steps()
+    if stopped:
         raise typer.Exit(INTERRUPTED)
     if not result.improved:
         raise typer.Exit(NOT_IMPROVED)
 
 
+def _settings(folder: Path) -> Any:
+    from stark.api import settings_of
+
+    return settings_of(_read(folder)[0])
+
+
+def _measure_compiled(folder: Path) -> Any:
+    """What torch.compile makes of a run's task. A comparison is no reason to lose the result, whatever happens."""
+    from stark.api import measure_baselines
+
+    terminal.say("Times torch.compile for comparison ...")
+    try:
+        work = measure_baselines(_read(folder)[0].task, _settings(folder).evaluation, names=[COMPILED])
+        return asyncio.run(work)[COMPILED]
+    except (EvaluatorError, KeyboardInterrupt):
+        return None
+
+
+def _export_best(folder: Path) -> Path:
+    from stark.view import exports
+
+    exports.write_best(folder / BEST_FILE, *_read(folder))
+    return folder / BEST_FILE
+
+
 def _facts(settings: Any, folder: Path) -> list[tuple[str, str]]:
     from stark.method import find_method
+    from stark.models import describe
 
-    names = {_labelled(getattr(settings.roles, role).model) for role in find_method(settings.method).roles}
+    names = {describe(getattr(settings.roles, role).model) for role in find_method(settings.method).roles}
     limits = f"{settings.budget.attempts} attempts, ${settings.budget.usd:.2f}"
     return [
         ("method", f"{settings.method} ({settings.search.policy})"),
@@ -310,13 +344,6 @@ def _facts(settings: Any, folder: Path) -> list[tuple[str, str]]:
         ("limits", limits),
         ("run", str(folder)),
     ]
-
-
-def _labelled(model: str) -> str:
-    """Nobody should take replies that were written beforehand for an LLM's."""
-    kind = model.partition(":")[0]
-    label = {"scripted": "replies written beforehand, no LLM", "replay": "replies of a stored run, no LLM"}.get(kind)
-    return f"{model} ({label})" if label else model
 
 
 def _show_estimate(job: Any) -> None:

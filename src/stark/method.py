@@ -8,6 +8,7 @@ from stark.agents.graph import WORKFLOWS, edges_of
 from stark.agents.prompts import Prompts, Scene, load_templates
 from stark.agents.roles import Team
 from stark.interfaces import Policy, Workflow
+from stark.models import PLAYBOOK
 from stark.plugins import find_class
 from stark.search import open_policy
 from stark.settings import Roles, RoleSettings, Settings
@@ -59,11 +60,13 @@ def resolve(settings: Settings) -> Settings:
 
 def _resolve_roles(roles: Roles) -> Roles:
     resolved = {}
-    for name in (*TEAM_ROLES, Role.SOLO):
-        role: RoleSettings = getattr(roles, name)
+    each: dict[Role, RoleSettings] = {name: getattr(roles, name) for name in (*TEAM_ROLES, Role.SOLO)}
+    configured = roles.base_url or any(role.model or role.base_url for role in each.values())
+    shared = roles.model or ("" if configured else PLAYBOOK)
+    for name, role in each.items():
         changes: dict[str, object] = {}
         if not role.model:
-            changes = {"model": roles.model, "base_url": role.base_url or roles.base_url}
+            changes = {"model": shared, "base_url": role.base_url or roles.base_url}
         if roles.temperature is not None:
             changes["temperature"] = roles.temperature
         resolved[name.value] = role.model_copy(update=changes)

@@ -23,7 +23,8 @@ class RoleSettings(Group):
     """How one role talks to its chat model."""
 
     model: str = ""
-    """The chat model: `provider:name`, `scripted:FOLDER`, `replay:RUN_FOLDER`, or `package.module:Class`."""
+    """The chat model: `provider:name`, `playbook` or `playbook:SEED` (no LLM: a library of moves), `scripted:FOLDER`,
+    `replay:RUN_FOLDER`, or `package.module:Class`."""
     base_url: str | None = None
     """Address of an OpenAI-compatible server (vLLM, Ollama, llama.cpp, a gateway)."""
     api_key_env: str | None = None
@@ -48,7 +49,7 @@ class Roles(Group):
     """One chat model per role; each may use another provider."""
 
     model: str = ""
-    """The chat model of every role that names none of its own."""
+    """The chat model of every role that names none of its own. `playbook` where nothing is named at all."""
     base_url: str | None = None
     """The address for every role that names neither a model nor an address of its own."""
     plan: RoleSettings = RoleSettings(temperature=0.8)
@@ -165,6 +166,8 @@ class EvaluationSettings(Group):
     """Relative tolerance in place of the rules' own."""
     allow_degenerate: bool = False
     """Whether to search on a task whose check accepts answers that compute nothing, such as zeros."""
+    torch_compile: bool = True
+    """Whether `stark optimize` and `stark resume` end by timing torch.compile too, for comparison."""
     build_s: float = Field(default=300.0, gt=0)
     """Deadline for compiling and loading a candidate."""
     run_s: float = Field(default=60.0, gt=0)

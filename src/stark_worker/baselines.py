@@ -7,7 +7,8 @@ same checks and the same clock.
 from __future__ import annotations
 
 EAGER = "eager"
-MODES = {"torch.compile default": "default", "torch.compile max-autotune": "max-autotune"}
+COMPILED = "torch.compile default"
+MODES = {COMPILED: "default", "torch.compile max-autotune": "max-autotune"}
 BASELINES = (EAGER, *MODES)
 COMPILE_S = 900.0  # max-autotune tries many kernels at its first call
 

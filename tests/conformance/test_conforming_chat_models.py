@@ -40,6 +40,12 @@ class TestReplay(ChatModelConformance):
         return open_model(Role.CODE, RoleSettings(model="replay:runs/1"), stored_replies=lambda folder, role: kept)
 
 
+class TestPlaybook(ChatModelConformance):
+    @pytest.fixture
+    def model(self):
+        return open_model(Role.CODE, RoleSettings(model="playbook"))
+
+
 class TestProvider(ChatModelConformance):
     @pytest.fixture(params=["chat", "openai:gpt-4o", "anthropic:claude-sonnet-4-6"])
     def model(self, request, monkeypatch, tmp_path):

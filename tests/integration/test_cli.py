@@ -226,7 +226,7 @@ EVALUATOR = ["--evaluator", "pretend:HashEvaluator"]
 BAD_WORDS = {
     "unknown provider": (["--model", "opnai:gpt-5", *EVALUATOR], 2, "Did you mean 'openai'"),
     "unknown model class": (["--model", "pretend:Nobody", *EVALUATOR], 2, "cannot be loaded"),
-    "no model": (EVALUATOR, 2, "no chat model"),
+    "no model for two roles": (["--plan-model", "pretend:PretendModel", *EVALUATOR], 2, "no chat model"),
     "missing key": (["--model", "anthropic:claude-sonnet-4-5", *EVALUATOR], 2, "ANTHROPIC_API_KEY"),
     "price unknown": (["--model", "pretend:UnpricedModel", *EVALUATOR], 2, "Limit its tokens instead"),
     "unknown setting": ([*OPTIONS, "--set", "serch.epsilon=1"], 2, "Did you mean search.epsilon"),

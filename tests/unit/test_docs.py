@@ -9,6 +9,7 @@ import pytest
 
 from stark.agents.prompts import VARIABLES
 from stark.cli import app
+from stark.models.playbook.moves import MOVES
 
 ROOT = Path(__file__).parents[2]
 
@@ -18,7 +19,9 @@ def test_the_page_on_prompts_lists_every_variable_with_its_meaning():
     assert dict(re.findall(r"^\| `(\w+)` \| (.*) \|$", page, re.MULTILINE)) == VARIABLES
 
 
-@pytest.mark.parametrize("page", ["README.md", "CONTRIBUTING.md", "docs/architecture.md", "docs/prompts.md"])
+@pytest.mark.parametrize(
+    "page", ["README.md", "CONTRIBUTING.md", "docs/architecture.md", "docs/prompts.md", "docs/playbook.md"]
+)
 def test_links_lead_somewhere(page):
     path = ROOT / page
     for target in re.findall(r"\]\((?!http)([^)#]+)\)", path.read_text()):
@@ -29,6 +32,13 @@ def test_the_readme_names_only_commands_that_exist():
     named = set(re.findall(r"\bstark (\w+) ", (ROOT / "README.md").read_text()))
     known = {command.callback.__name__ for command in app.registered_commands if command.callback}
     assert named <= known
+
+
+def test_the_page_on_the_playbook_lists_every_move():
+    page = (ROOT / "docs" / "playbook.md").read_text()
+    listed = dict(re.findall(r"^\| ([\w-]+) \| (both|cpu|triton) \|", page, re.MULTILINE))
+    known = {move.name: move.targets[0] if len(move.targets) == 1 else "both" for move in MOVES.values()}
+    assert listed == {name: target for name, target in known.items() if MOVES[name].gain}
 
 
 def test_the_folders_of_the_architecture_page_exist():

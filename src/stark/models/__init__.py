@@ -16,6 +16,13 @@ from stark.tree import Role
 
 POINT = "chat_model"
 
+PLAYBOOK = "playbook"
+_NO_LLM = {
+    PLAYBOOK: "no LLM: a library of moves",
+    "scripted": "no LLM: replies written beforehand",
+    "replay": "no LLM: replies of a stored run",
+}
+
 StoredReplies = Callable[[str, Role], Sequence[Reply]]
 
 
@@ -34,6 +41,10 @@ def open_model(
             f"The role {role.value!r} has no chat model.",
             f"Name one with --set roles.{role.value}.model=provider:name, for example openai:gpt-5.",
         )
+    if kind == PLAYBOOK:
+        from stark.models.playbook import PlaybookModel
+
+        return PlaybookModel(name, answered)
     if kind == "scripted":
         return QueueModel(name, read_script(Path(place).expanduser(), role)[answered:])
     if kind == "replay":
@@ -48,8 +59,14 @@ def open_model(
 
 def is_provider(settings: RoleSettings) -> bool:
     """Whether the model is a provider's, which answers any number of runs; a queue or a class of one's own may not."""
-    scripted = settings.model.partition(":")[0] in ("scripted", "replay")
+    scripted = settings.model.partition(":")[0] in _NO_LLM
     return not scripted and (settings.base_url is not None or not _names_a_class(settings.model))
+
+
+def describe(name: str) -> str:
+    """How a model is named to people: nobody should take what is none for an LLM."""
+    kind = name.partition(":")[0]
+    return f"{name} ({_NO_LLM[kind]})" if kind in _NO_LLM else name
 
 
 def _stored(name: str, stored_replies: StoredReplies | None) -> StoredReplies:

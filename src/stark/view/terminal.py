@@ -16,6 +16,7 @@ from rich.tree import Tree as Branches
 
 from stark.errors import StarkError
 from stark.interfaces import Call, Event, RunRecord
+from stark.models import describe
 from stark.tree import ROOT_ID, Node, Role, Tree
 from stark.view.tables import Table as Figures
 from stark_worker.protocol import EvalReport, Outcome, to_json
@@ -70,29 +71,46 @@ def show_start(title: str, rows: Sequence[tuple[str, str]]) -> None:
     console.print()
 
 
-def show_result(result: Result, folder: Path) -> None:
+def show_result(result: Result, folder: Path, compiled: EvalReport | None, exported: Path | None) -> None:
     """How a run ended and what to do with it."""
     console.print()
-    table = Table(box=None, pad_edge=False)
-    for column in ("", "time per call", "speed"):
-        table.add_column(column, justify="left" if not column else "right")
-    table.add_row("reference (PyTorch eager)", _ms(result.root.runtime_ms), "1.00x")
-    if result.best is not None:
-        table.add_row(f"best kernel ({_name(result.best.id)})", _ms(result.best.runtime_ms), f"{result.speedup:.2f}x")
-    console.print(table)
+    console.print(_comparison(result, compiled))
     console.print()
     spent = f"{result.spent.tokens:,} tokens, ${result.spent.usd:.2f}"
     console.print(Text(f"{result.attempts} attempts, {spent}. Ended by: {result.reason}."))
     if result.best is None:
         console.print(Text("No correct kernel was found.", "yellow"))
-    else:
-        plan = result.best.plan
-        if plan is not None:
-            grounded = "passed" if plan.grounded else f"did not pass ({'; '.join(plan.violations) or 'no anchors'})"
-            console.print(Text(f"The winner's scaffold {grounded} the anchor check."))
-        console.print(Text(f"Take the kernel:  stark export {folder} --best FILE.py"))
+    elif (plan := result.best.plan) is not None:
+        grounded = "passed" if plan.grounded else f"did not pass ({'; '.join(plan.violations) or 'no anchors'})"
+        console.print(Text(f"The winner's scaffold {grounded} the anchor check."))
+    if exported is not None:
+        console.print(Text.assemble("The kernel:       ", (str(exported), "bold"), " (import ModelNew from it)"))
     console.print(Text(f"Look at the tree: stark show {folder}"))
     console.print(Text(f"Go on:            stark resume {folder}{MORE.get(result.reason, '')}"))
+
+
+def show_first_steps() -> None:
+    """What somebody who has seen the playbook at work may want next."""
+    console.print(Text("Your own model:   stark optimize YOUR_TASK.py  (see examples/tasks for what a task is)"))
+    console.print(Text("A real LLM:       --model anthropic:claude-sonnet-4-6, or --model NAME --base-url ADDRESS"))
+    console.print(Text("A GPU:            --target cuda or --target triton"))
+
+
+def _comparison(result: Result, compiled: EvalReport | None) -> Table:
+    root_ms = result.root.runtime_ms
+    rows = [("PyTorch eager", result.root.report)]
+    rows += [("torch.compile", compiled)] if compiled is not None else []
+    rows += [(f"ours ({_name(result.best.id)})", result.best.report)] if result.best is not None else []
+    table = Table(box=None, pad_edge=False)
+    for column in ("", "time per call", "speed"):
+        table.add_column(column, justify="left" if not column else "right")
+    for name, report in rows:
+        if report.timing is None:
+            table.add_row(name, f"cannot run here ({report.outcome.value.replace('_', ' ')})", "")
+        else:
+            ms = report.timing.median_ms
+            table.add_row(name, _ms(ms), f"{root_ms / ms:.2f}x" if root_ms else "")
+    return table
 
 
 class Baselines:
@@ -132,7 +150,9 @@ def show_tree(record: RunRecord, nodes: Sequence[Node]) -> None:
         console.print(Text("The run has no node yet."))
         return
     best = tree.best
-    console.print(Text.assemble((record.task.name, "bold"), f"  {record.settings['method']}, {record.device.name}"))
+    models = sorted({describe(role["model"]) for role in record.settings["roles"].values() if isinstance(role, dict)})
+    facts = [record.settings["method"], *filter(None, models), record.device.name]
+    console.print(Text.assemble((record.task.name, "bold"), f"  {', '.join(facts)}"))
 
     def label(node: Node) -> Text:
         mark = Text("  ★ best", "bold green") if best and node.id == best.id else Text()
@@ -240,7 +260,7 @@ def _show_call(call: Call) -> None:
     price = "price not known" if cost is None else f"${cost:.4f}"
     window = ", ".join(map(str, call.window))
     console.print(
-        _title(f"Call {call.index}: {call.role} agent, {call.model}"),
+        _title(f"Call {call.index}: {call.role} agent, {describe(call.model)}"),
         Text(
             f"{usage.input_tokens:,} tokens in, {usage.output_tokens:,} out, {price}, "
             f"{call.duration_s:.1f} s; window: {window}",

@@ -1,0 +1,197 @@
+"""What the playbook makes of the example tasks: eager, torch.compile and ours, measured one after the other.
+
+    python benchmarks/playbook.py [--attempts 12] [--tasks NAME ...] [--minutes 30] [--save]
+    python benchmarks/playbook.py --target triton --write DIR      # write kernels; a worker elsewhere judges them:
+    python -m stark_worker serve DIR --target triton               # ... there; needs torch and nothing else
+    python benchmarks/playbook.py --target triton --collect DIR --save
+
+Every run is kept under --folder: called again, it goes on with what is missing. Times are ratios within one task, from
+three evaluations in a row by the path that any candidate takes.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import statistics
+import subprocess
+import time
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from stark import api
+from stark.config import load_settings
+from stark.evaluation import open_evaluator
+from stark.models.playbook.kernels import plan_steps
+from stark.models.playbook.model import LANGUAGES
+from stark.models.playbook.moves import applicable, complete
+from stark.models.playbook.reading import read_task
+from stark.models.playbook.writing import write_candidate
+from stark.run import Result, eval_request
+from stark.settings import EvaluationSettings, Settings
+from stark.task import Task, load_task
+from stark_worker.baselines import COMPILED, EAGER, baseline_source
+from stark_worker.folder import PARTS, write_whole
+from stark_worker.protocol import EvalReport, from_json, to_json
+
+ROOT = Path(__file__).parents[1]
+TASKS = sorted((ROOT / "examples" / "tasks").glob("*.py"))
+OURS = "ours"
+
+
+def search(task: Path, folder: Path, attempts: int, method: str = "stark", seed: int = 0) -> Result:
+    """One run with the playbook, begun or gone on with."""
+    sets = [f"budget.attempts={attempts}", f"method={method}", f"seed={seed}", f"roles.model=playbook:{seed}"]
+    if (folder / "stark.db").exists():
+        return asyncio.run(api.go_on(folder, api.change([f"budget.attempts={attempts}"])))
+    return asyncio.run(api.start(api.prepare(task, load_settings(sets=sets), folder)))
+
+
+async def compare(task: Task, ours: str, settings: EvaluationSettings) -> dict[str, EvalReport]:
+    """The three candidates, one after the other."""
+    async with open_evaluator(settings) as evaluator:
+        found = {}
+        for name, (source, entry) in candidates(task, ours).items():
+            found[name] = await evaluator.evaluate(eval_request(task, source, settings, entry))
+        return found
+
+
+def candidates(task: Task, ours: str | None) -> dict[str, tuple[str, str]]:
+    """Sources and the classes in them, by name."""
+    baselines = {name: baseline_source(task.source, name) for name in (EAGER, COMPILED)}
+    return baselines if ours is None else {**baselines, OURS: (ours, "ModelNew")}
+
+
+def measure(path: Path, folder: Path, attempts: int) -> dict[str, Any]:
+    """The row of one task; read back where it is there."""
+    kept = folder / "row.json"
+    if kept.exists():
+        return dict(json.loads(kept.read_text()))
+    result = search(path, folder, attempts)
+    reports = asyncio.run(compare(load_task(path), result.source or "", Settings().evaluation))
+    made = row(path.stem, reports, attempts=result.attempts, node=result.best.id if result.best else None)
+    kept.write_text(json.dumps(made))
+    return made
+
+
+def row(task: str, reports: dict[str, EvalReport], **facts: Any) -> dict[str, Any]:
+    times = {name: report.timing.median_ms if report.timing else None for name, report in reports.items()}
+    samples = {name: report.timing.samples_ms if report.timing else () for name, report in reports.items()}
+    return {"task": task, **facts, "correct": times.get(OURS) is not None, "median_ms": times, "samples_ms": samples}
+
+
+def speed(made: dict[str, Any], baseline: str) -> float | None:
+    """How many times as fast as a baseline ours is."""
+    times = made["median_ms"]
+    return times[baseline] / times[OURS] if times.get(OURS) and times.get(baseline) else None
+
+
+def show(rows: list[dict[str, Any]]) -> dict[str, float]:
+    """Print the table; returns the geometric means."""
+    print(f"{'task':<20} {'eager ms':>9} {'compile ms':>10} {'ours ms':>9} {'vs eager':>9} {'vs compile':>10}")
+    for each in rows:
+        times = [each["median_ms"].get(name) for name in (EAGER, COMPILED, OURS)]
+        figures = [*times, speed(each, EAGER), speed(each, COMPILED)]
+        texts = ["-" if figure is None else f"{figure:.2f}" for figure in figures]
+        widths = zip(texts, (9, 10, 9, 9, 10), strict=True)
+        print(f"{each['task']:<20} " + " ".join(f"{text:>{width}}" for text, width in widths))
+    means = {}
+    for name in (EAGER, COMPILED):
+        known = [figure for each in rows if (figure := speed(each, name)) is not None]
+        means[name] = statistics.geometric_mean(known) if known else 0.0
+        print(f"geometric mean vs {name}: {means[name]:.2f}x over {len(known)} tasks")
+    return means
+
+
+# -- kernels that are judged elsewhere --------------------------------------------------------------------------------
+
+
+def ladder(source: str, target: str) -> list[frozenset[str]]:
+    """Candidates without a search: the moves one after the other, in the order a planner would take them."""
+    program = read_task(source)
+    known = sorted(applicable(plan_steps(program), target), key=lambda move: -move.gain)
+    names = [move.name for move in known if move.gain and not move.risky]
+    return list(dict.fromkeys(complete(frozenset(names[:count])) for count in range(1, len(names) + 1)))
+
+
+def write(folder: Path, target: str, paths: list[Path]) -> None:
+    """Requests for a worker that serves the folder."""
+    settings = load_settings(sets=[f"evaluation.target={target}"]).evaluation
+    for part in PARTS:
+        (folder / part).mkdir(parents=True, exist_ok=True)
+    for path in paths:
+        task = load_task(path)
+        sources = candidates(task, None)
+        for moves in ladder(task.source, target):
+            sources["+".join(sorted(moves))] = (
+                write_candidate(read_task(task.source), moves, LANGUAGES[target]), "ModelNew",
+            )  # fmt: skip
+        for name, (source, entry) in sources.items():
+            request = to_json(eval_request(task, source, settings, entry))
+            write_whole(folder / "requests" / f"{path.stem}--{name.replace(' ', '_')}.json", request)
+
+
+def collect(folder: Path, paths: list[Path]) -> list[dict[str, Any]]:
+    """One row per task from the worker's answers: the fastest of ours."""
+    rows = []
+    for path in paths:
+        reports = {}
+        for answer in sorted((folder / "answers").glob(f"{path.stem}--*.json")):
+            content = json.loads(answer.read_text())
+            if "report" in content:
+                name = answer.stem.partition("--")[2].replace("_", " ")
+                reports[name] = from_json(EvalReport, json.dumps(content["report"]))
+        ours = {name: each for name, each in reports.items() if name not in (EAGER, COMPILED) and each.timing}
+        if ours:
+            best = min(ours, key=lambda name: ours[name].timing.median_ms)
+            reports[OURS] = ours[best]
+            wanted = {name: reports[name] for name in (EAGER, COMPILED, OURS) if name in reports}
+            wrong = [name for name, each in reports.items() if each.timing is None]
+            rows.append(row(path.stem, wanted, attempts=len(reports), moves=best, failed=wrong))
+    return rows
+
+
+def facts() -> dict[str, str]:
+    """When and from which source a result was made."""
+    commit = subprocess.run(["git", "rev-parse", "HEAD"], cwd=ROOT, capture_output=True, text=True).stdout.strip()
+    return {"date": datetime.now(UTC).isoformat(), "commit": commit}
+
+
+async def local_device() -> dict[str, Any]:
+    async with open_evaluator(Settings().evaluation) as evaluator:
+        return dict(json.loads(to_json(await evaluator.device())))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--attempts", type=int, default=12)
+    parser.add_argument("--tasks", nargs="+", default=[path.stem for path in TASKS])
+    parser.add_argument("--minutes", type=float, default=600.0, help="begin no further task after this long")
+    parser.add_argument("--folder", type=Path, default=ROOT / "runs" / "benchmark-playbook")
+    parser.add_argument("--target", choices=sorted(LANGUAGES), default="cpu")
+    parser.add_argument("--write", type=Path, metavar="DIR", help="write requests for a worker; judge nothing")
+    parser.add_argument("--collect", type=Path, metavar="DIR", help="read a worker's answers")
+    parser.add_argument("--save", action="store_true", help="write benchmarks/results/playbook-TARGET.json")
+    given = parser.parse_args()
+    paths = [path for path in TASKS if path.stem in given.tasks]
+    if given.write:
+        write(given.write, given.target, paths)
+        print(f"Now there: python -m stark_worker serve {given.write} --target {given.target}")
+        return
+    end = time.monotonic() + 60 * given.minutes
+    if given.collect:
+        rows, device = collect(given.collect, paths), json.loads((given.collect / "device.json").read_text())
+    else:
+        rows = [measure(p, given.folder / p.stem, given.attempts) for p in paths if time.monotonic() < end]
+        device = asyncio.run(local_device())
+    means = show(rows)
+    if given.save:
+        result = {**facts(), "device": device, "geometric_mean": means, "rows": rows}
+        file = ROOT / "benchmarks" / "results" / f"playbook-{given.target}.json"
+        file.write_text(json.dumps(result, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,53 @@
+"""How the tensors a kernel reads are broadcast over its rows and columns."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import prod
+
+from stark.models.playbook.values import REDUCTIONS, Shape, Unknown, Value
+
+
+@dataclass(frozen=True)
+class Access:
+    """Where a leaf is read: ``row`` is the Python and C++ expression for its row ("" if it has none)."""
+
+    row: str
+    column: bool
+
+
+def accesses(order: list[Value], lead: Shape, trail: Shape) -> dict[Value, Access]:
+    """Where each leaf of these values is read, by rows of ``lead`` and columns of ``trail``."""
+    found: dict[Value, Access] = {}
+    for user in order:
+        for leaf in user.values:
+            if leaf in order:
+                continue
+            squeezed = user.squeezed and user.op not in REDUCTIONS and len(user.shape) == len(lead)
+            access = _access(leaf.shape, lead, () if squeezed else trail)
+            if found.setdefault(leaf, access) != access:
+                raise Unknown("a tensor that is read in two ways")
+    return found
+
+
+def _access(shape: Shape, lead: Shape, trail: Shape) -> Access:
+    """How a tensor is broadcast over rows and columns."""
+    padded = (1,) * (len(lead) + len(trail) - len(shape)) + shape
+    if len(padded) != len(lead) + len(trail):
+        raise Unknown(f"a tensor of the shape {shape} among rows of {lead}")
+    head, tail = padded[: len(lead)], padded[len(lead) :]
+    if any(size != 1 for size in tail) and tail != trail:
+        raise Unknown(f"a tensor of the shape {shape} in columns of {trail}")
+    return Access(_row(head, lead), any(size != 1 for size in tail))
+
+
+def _row(head: Shape, lead: Shape) -> str:
+    own = [place for place, size in enumerate(head) if size != 1]
+    if not own:
+        return ""
+    first, last = own[0], own[-1] + 1
+    if head[first:last] != lead[first:last]:
+        raise Unknown(f"how rows of {head} are broadcast to {lead}")
+    inner, size, outer = prod(lead[last:]), prod(lead[first:last]), prod(lead[:first])
+    row = f"(row / {inner})" if inner > 1 else "row"
+    return f"({row} % {size})" if outer > 1 else row

@@ -1,0 +1,215 @@
+"""What stays with PyTorch's libraries: products, convolutions, pooling, and views that only move dimensions.
+
+Each becomes a value whose text is the call itself, so the kernel's file makes the same call.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from math import prod
+from typing import Any
+
+from stark.models.playbook.operations import FUSABLE, Handler, alias, layer_norm, mean, rms_norm
+from stark.models.playbook.values import Shape, Unknown, Value
+
+F = "torch.nn.functional"
+
+
+def linear(x: Value, weight: Value, bias: Value | None = None) -> Value:
+    shape = (*x.shape[:-1], weight.shape[0])
+    if bias is None:
+        return Value("library", shape, (x, weight), f"{F}.linear({{0}}, {{1}})")
+    return Value("library", shape, (x, weight, bias), f"{F}.linear({{0}}, {{1}}, {{2}})")
+
+
+def matmul(x: Value, y: Value) -> Value:
+    """A product of matrices, or of stacks of them."""
+    if min(len(x.shape), len(y.shape)) < 2 or x.shape[-1] != y.shape[-2]:
+        raise Unknown(f"a product of tensors of the shapes {x.shape} and {y.shape}")
+    stack = x.shape[:-2] or y.shape[:-2]
+    if y.shape[:-2] not in ((), stack):
+        raise Unknown("a product of stacks that are not of one size")
+    return Value("library", (*stack, x.shape[-2], y.shape[-1]), (x, y), "torch.matmul({0}, {1})")
+
+
+def attention(q: Value, k: Value, v: Value, is_causal: bool = False, scale: float | None = None) -> Value:
+    call = f"{F}.scaled_dot_product_attention({{0}}, {{1}}, {{2}}, is_causal={is_causal}, scale={scale})"
+    return Value("library", (*q.shape[:-1], v.shape[-1]), (q, k, v), call)
+
+
+def pool(name: str) -> Handler:
+    def handler(x: Value, kernel_size: Any, stride: Any = None, padding: Any = 0) -> Value:
+        shape = _window(x.shape, x.shape[1], kernel_size, kernel_size if stride is None else stride, padding, 1)
+        return Value("library", shape, (x,), f"{F}.{name}({{0}}, {kernel_size!r}, {stride!r}, {padding!r})")
+
+    return handler
+
+
+def adaptive_average(x: Value, output_size: Any) -> Value:
+    if set(_pair(output_size)) != {1}:
+        raise Unknown("adaptive pooling to more than one value per channel")
+    return mean(x, (-2, -1), keepdim=True)
+
+
+def convolution(x: Value, weight: Shape, stride: Any, padding: Any, dilation: Any, text: str) -> Value:
+    """A convolution of pictures, called by ``text``."""
+    if len(x.shape) != 4 or not isinstance(padding, int | tuple):
+        raise Unknown("a convolution that is not of pictures with a padding in numbers")
+    shape = _window(x.shape, weight[0], weight[2:], stride, padding, dilation)
+    return Value("library", shape, (x,), text)
+
+
+def conv2d(
+    x: Value,
+    weight: Value,
+    bias: Value | None = None,
+    stride: Any = 1,
+    padding: Any = 0,
+    dilation: Any = 1,
+    groups: int = 1,
+) -> Value:
+    made = convolution(x, weight.shape, stride, padding, dilation, "")
+    args: tuple[Value, ...] = (x, weight) if bias is None else (x, weight, bias)
+    names = "{0}, {1}, None" if bias is None else "{0}, {1}, {2}"
+    call = f"{F}.conv2d({names}, {stride!r}, {padding!r}, {dilation!r}, {groups!r})"
+    return Value("library", made.shape, args, call)
+
+
+def _window(shape: Shape, channels: int, kernel: Any, stride: Any, padding: Any, dilation: Any) -> Shape:
+    sides = zip(shape[2:], _pair(kernel), _pair(stride), _pair(padding), _pair(dilation), strict=True)
+    return shape[0], channels, *((n + 2 * p - d * (k - 1) - 1) // s + 1 for n, k, s, p, d in sides)
+
+
+def _pair(given: Any) -> tuple[int, int]:
+    return (given, given) if isinstance(given, int) else tuple(given)
+
+
+# -- views ------------------------------------------------------------------------------------------------------------
+
+
+def reshape(x: Value, *sizes: Any) -> Value:
+    wanted = list(sizes[0] if len(sizes) == 1 and isinstance(sizes[0], tuple | list) else sizes)
+    if wanted.count(-1) == 1:
+        wanted[wanted.index(-1)] = x.size // max(1, prod(size for size in wanted if size != -1))
+    return alias(x, tuple(wanted), f"{{0}}.reshape({', '.join(map(str, wanted))})")
+
+
+def flatten(x: Value, start_dim: int = 0, end_dim: int = -1) -> Value:
+    first, last = start_dim % len(x.shape), end_dim % len(x.shape)
+    return reshape(x, *x.shape[:first], prod(x.shape[first : last + 1]), *x.shape[last + 1 :])
+
+
+def transpose(x: Value, dim0: int, dim1: int) -> Value:
+    order = list(range(len(x.shape)))
+    first, second = dim0 % len(order), dim1 % len(order)
+    order[first], order[second] = order[second], order[first]
+    return permute(x, order)
+
+
+def permute(x: Value, *order: Any) -> Value:
+    dims = list(order[0] if len(order) == 1 and not isinstance(order[0], int) else order)
+    return Value("library", tuple(x.shape[each] for each in dims), (x,), f"{{0}}.permute({', '.join(map(str, dims))})")
+
+
+def unsqueeze(x: Value, dim: int) -> Value:
+    place = dim % (len(x.shape) + 1)
+    return reshape(x, *x.shape[:place], 1, *x.shape[place:])
+
+
+def squeeze(x: Value, dim: int) -> Value:
+    place = dim % len(x.shape)
+    return reshape(x, *x.shape[:place], *x.shape[place + 1 :]) if x.shape[place] == 1 else x
+
+
+LIBRARY: dict[str, Handler] = {
+    "linear": linear,
+    "matmul": matmul,
+    "bmm": matmul,
+    "mm": matmul,
+    "conv2d": conv2d,
+    "max_pool2d": pool("max_pool2d"),
+    "avg_pool2d": pool("avg_pool2d"),
+    "adaptive_avg_pool2d": adaptive_average,
+    "scaled_dot_product_attention": attention,
+    "reshape": reshape,
+    "view": reshape,
+    "flatten": flatten,
+    "transpose": transpose,
+    "permute": permute,
+    "t": lambda x: transpose(x, 0, 1),
+    "unsqueeze": unsqueeze,
+    "squeeze": squeeze,
+    "contiguous": lambda x: x,
+    "float": lambda x: x,
+    "size": lambda x, dim=None: x.shape if dim is None else x.shape[dim],
+    "dim": lambda x: len(x.shape),
+    "numel": lambda x: x.size,
+}
+
+
+# -- layers: modules whose weights PyTorch holds ----------------------------------------------------------------------
+
+Layer = Callable[[Value, str], Value]  # applied to a value, given the Python that names the layer
+
+
+def _linear(in_features: int, out_features: int, bias: bool = True) -> Layer:
+    return lambda x, path: Value("library", (*x.shape[:-1], out_features), (x,), f"{path}({{0}})")
+
+
+def _conv2d(
+    in_channels: int,
+    out_channels: int,
+    kernel_size: Any,
+    stride: Any = 1,
+    padding: Any = 0,
+    dilation: Any = 1,
+    groups: int = 1,
+    bias: bool = True,
+) -> Layer:
+    weight = (out_channels, in_channels // groups, *_pair(kernel_size))
+    return lambda x, path: convolution(x, weight, stride, padding, dilation, f"{path}({{0}})")
+
+
+def _weights(path: str, shape: Any, *names: str) -> dict[str, Value]:
+    sizes = tuple(shape) if isinstance(shape, tuple | list) else (shape,)
+    return {name: Value("weight", sizes, text=f"{path}.{name}") for name in names}
+
+
+def _layer_norm(shape: Any, eps: float = 1e-5, elementwise_affine: bool = True, bias: bool = True) -> Layer:
+    names = () if not elementwise_affine else ("weight", "bias") if bias else ("weight",)
+    return lambda x, path: layer_norm(x, shape, **_weights(path, shape, *names), eps=eps)
+
+
+def _rms_norm(shape: Any, eps: float | None = None, elementwise_affine: bool = True) -> Layer:
+    names = ("weight",) if elementwise_affine else ()
+    return lambda x, path: rms_norm(x, shape, **_weights(path, shape, *names), eps=eps)
+
+
+def _stateless(name: str, table: dict[str, Handler]) -> Callable[..., Layer]:
+    """A module that only calls a function with the arguments it was made with."""
+
+    def made(*args: Any, **options: Any) -> Layer:
+        return lambda x, path: table[name](x, *args, **options)
+
+    return made
+
+
+_ACTIVATIONS = {
+    "ReLU": "relu", "ReLU6": "relu6", "LeakyReLU": "leaky_relu", "SiLU": "silu", "GELU": "gelu", "Mish": "mish",
+    "Sigmoid": "sigmoid", "Tanh": "tanh", "Softplus": "softplus", "Softsign": "softsign", "Hardtanh": "hardtanh",
+    "Hardswish": "hardswish", "Hardsigmoid": "hardsigmoid", "Softmax": "softmax", "LogSoftmax": "log_softmax",
+}  # fmt: skip
+_SHAPING = {
+    "MaxPool2d": "max_pool2d", "AvgPool2d": "avg_pool2d", "AdaptiveAvgPool2d": "adaptive_avg_pool2d",
+}  # fmt: skip
+
+LAYERS: dict[str, Callable[..., Layer]] = {
+    "Linear": _linear,
+    "Conv2d": _conv2d,
+    "LayerNorm": _layer_norm,
+    "RMSNorm": _rms_norm,
+    "Identity": lambda *ignored, **also: lambda x, path: x,
+    "Flatten": lambda start_dim=1, end_dim=-1: lambda x, path: flatten(x, start_dim, end_dim),
+    **{name: _stateless(function, FUSABLE) for name, function in _ACTIVATIONS.items()},
+    **{name: _stateless(function, LIBRARY) for name, function in _SHAPING.items()},
+}

@@ -1,0 +1,207 @@
+"""The moves: what a planner would propose, when it applies, and what it says. A candidate is the set of its moves."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+from stark.models.playbook.kernels import Kernel, Step
+from stark.models.playbook.values import TRANSCENDENTAL
+
+Moves = frozenset[str]
+HEADER = re.compile(r"^# playbook: (.+)$", re.MULTILINE)
+
+
+@dataclass(frozen=True)
+class Move:
+    """One optimisation. ``gain`` orders what a planner tries first; ``after``: moves it builds upon.
+
+    ``region`` names the part of a written source that it changes. A ``risky`` one may go beyond the tolerance;
+    ``repair`` is the move that makes it right where there is one, otherwise it is taken back.
+    """
+
+    name: str
+    gain: int
+    advice: str
+    region: str
+    applies: Callable[[list[Kernel]], bool] = lambda kernels: True
+    after: tuple[str, ...] = ("fuse",)
+    risky: bool = False
+    repair: str | None = None
+    targets: tuple[str, ...] = ("cpu", "triton")
+
+
+def _any(test: Callable[[Kernel], bool]) -> Callable[[list[Kernel]], bool]:
+    return lambda kernels: any(map(test, kernels))
+
+
+def _in_library_result(kernel: Kernel) -> bool:
+    """Whether the kernel could write over what a library call has just made for it."""
+    return any(leaf.op == "library" and leaf.shape == kernel.sink.shape for leaf in kernel.leaves)
+
+
+CPU = ("cpu",)
+TRITON = ("triton",)
+
+MOVES: dict[str, Move] = {
+    move.name: move
+    for move in (
+        Move(
+            "fuse",
+            gain=100,
+            advice="Fuse each chain of elementwise operations and row reductions into one kernel, so that intermediate "
+            "results never reach main memory. Rows are shared out between threads or programs and the loops over a row "
+            "are vectorised; products and convolutions stay with the vendor library.",
+            region="forward",
+            after=(),
+        ),
+        Move(
+            "polynomial",
+            gain=80,
+            advice="Replace the calls of the mathematics library, which keep the loop scalar, by inline polynomials "
+            "with a relative error near 1e-7: reduce the range by powers of two, then evaluate.",
+            region="kernel",
+            applies=_any(lambda kernel: kernel.has(*TRANSCENDENTAL)),
+            targets=CPU,
+        ),
+        Move(
+            "relax",
+            gain=70,
+            advice="Clear the vectoriser's way: no errno, no trapping arithmetic and no signed zeros, so that roots, "
+            "minima and maxima become vector instructions.",
+            region="flags",
+            targets=CPU,
+        ),
+        Move(
+            "keep",
+            gain=60,
+            advice="Keep what is dear to compute and needed by a later pass: store it into the output row in the "
+            "earlier pass and read it back from the cache instead of computing it again.",
+            region="kernel",
+            applies=_any(lambda kernel: any(kernel.cuts)),
+            targets=CPU,
+        ),
+        Move(
+            "in-place",
+            gain=55,
+            advice="Write the result over what the library call has just returned: no second tensor is allocated, and "
+            "its pages are in the cache already.",
+            region="forward",
+            applies=_any(_in_library_result),
+        ),
+        Move(
+            "wide",
+            gain=50,
+            advice="Prefer 512-bit vectors where the processor has them: twice the elements per instruction.",
+            region="flags",
+            targets=CPU,
+        ),
+        Move(
+            "warps",
+            gain=50,
+            advice="Give each program eight warps instead of four: more loads in flight per row.",
+            region="forward",
+            targets=TRITON,
+        ),
+        Move(
+            "blocks",
+            gain=60,
+            advice="Let each program handle a block of several short rows, so that its vectors are full.",
+            region="kernel",
+            applies=_any(lambda kernel: kernel.columns < 512),
+            targets=TRITON,
+        ),
+        Move(
+            "one-pass",
+            gain=45,
+            advice="Compute mean and variance of a row in one pass, from the sums of the values and of their squares.",
+            region="kernel",
+            applies=_any(lambda kernel: kernel.has("var")),
+            risky=True,
+            repair="shift",
+            targets=CPU,
+        ),
+        Move(
+            "shift",
+            gain=0,
+            advice="Take the row's first value away before summing squares, so that the difference of two large "
+            "numbers does not lose the variance.",
+            region="kernel",
+            applies=_any(lambda kernel: kernel.has("var")),
+            after=("fuse", "one-pass"),
+            targets=CPU,
+        ),
+        Move(
+            "reciprocal",
+            gain=40,
+            advice="Divide once per row instead of once per element: multiply by the reciprocal of what does not "
+            "change within the row.",
+            region="kernel",
+            applies=_any(lambda kernel: kernel.has("div")),
+        ),
+        Move(
+            "specialise",
+            gain=35,
+            advice="Write the numbers of rows and columns into the kernel as constants, so that the compiler knows the "
+            "trip counts and drops the tail loops.",
+            region="kernel",
+        ),
+        Move(
+            "unroll",
+            gain=30,
+            advice="Unroll the loops over a row and split their accumulators, so that several additions are under way "
+            "at once.",
+            region="flags",
+            after=("fuse", "relax"),
+            targets=CPU,
+        ),
+        Move(
+            "short",
+            gain=25,
+            advice="Cut the polynomial of the exponential to degree 3: a relative error near 1e-4, which the tolerance "
+            "may allow.",
+            region="kernel",
+            applies=_any(lambda kernel: kernel.has("exp", "sigmoid", "tanh", "erf")),
+            after=("fuse", "polynomial"),
+            risky=True,
+            targets=CPU,
+        ),
+    )
+}
+
+
+def moves_of(source: str) -> Moves:
+    """The moves a source says it has; none in a source that the playbook did not write."""
+    found = HEADER.search(source)
+    return frozenset(found[1].split(", ")).intersection(MOVES) if found else frozenset()
+
+
+def header(moves: Moves) -> str:
+    """How a source says which moves it has."""
+    return f"# playbook: {', '.join(name for name in MOVES if name in moves)}"
+
+
+def applicable(steps: Iterable[Step], target: str) -> list[Move]:
+    """The moves that mean something for a task, whatever has been done already."""
+    kernels = [step.kernel for step in steps if step.kernel is not None]
+    return [move for move in MOVES.values() if target in move.targets and move.applies(kernels)]
+
+
+def next_moves(moves: Moves, known: list[Move]) -> list[Move]:
+    """What could be done next to a candidate with these moves. A mere repair is never proposed."""
+    return [move for move in known if move.name not in moves and moves.issuperset(move.after) and move.gain]
+
+
+def without(moves: Moves, name: str) -> Moves:
+    """The moves less one and whatever builds upon it."""
+    left = moves - {name}
+    return frozenset(each for each in left if left.issuperset(MOVES[each].after))
+
+
+def complete(moves: Moves) -> Moves:
+    """The moves that stand on what they need."""
+    kept = moves
+    while lost := {each for each in kept if not kept.issuperset(MOVES[each].after)}:
+        kept -= lost
+    return kept

@@ -1,0 +1,110 @@
+"""Reading a prompt as an LLM would: its sections, its code blocks, and what it says about earlier attempts."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from stark.interfaces import Message
+
+_FENCE = re.compile(r"(`{3,})(\w*)\s*")
+_HEADING = re.compile(r"#{2,3} (.+)")
+_MARKERS = re.compile(r"Put `(<<<[^`]+>>>)` on a line before and `(<<<[^`]+>>>)` on a line after")
+_WRITTEN_IN = re.compile(r"Kernels are written in (.+)\.")
+_PRECISION = re.compile(r"Inputs and weights are (\w+)")
+_RESULT = re.compile(r"^Result: (.+)$", re.MULTILINE)
+_TARGETS = {"C++ with OpenMP": "cpu", "Triton": "triton", "CUDA C++": "cuda"}
+
+
+@dataclass
+class _Section:
+    """A heading, the prose under it and the code blocks."""
+
+    title: str
+    lines: list[str] = field(default_factory=list)
+    blocks: list[str] = field(default_factory=list)
+
+    @property
+    def prose(self) -> str:
+        return "\n".join(self.lines)
+
+
+@dataclass(frozen=True)
+class Shown:
+    """An earlier attempt as the prompt shows it."""
+
+    source: str
+    advice: str
+    result: str
+
+    @property
+    def failed(self) -> bool:
+        return self.result.startswith("failed")
+
+
+@dataclass(frozen=True)
+class Prompt:
+    """What a prompt says. ``latest`` is the source to go on from, empty at the root; ``earlier`` holds it as well."""
+
+    task: str
+    target: str
+    precision: str
+    latest: str
+    earlier: tuple[Shown, ...]
+    advice: str
+    markers: tuple[str, str] | None
+
+    @property
+    def latest_result(self) -> str:
+        return next((each.result for each in self.earlier if each.source == self.latest), "")
+
+
+def read_prompt(messages: Sequence[Message]) -> Prompt | None:
+    """What is asked, None where there is no task in it."""
+    asked = next((message.content for message in messages if message.role == "user"), "")
+    sections = _sections(asked)
+    named = {section.title: section for section in reversed(sections)}
+    if "Task" not in named or not named["Task"].blocks:
+        return None
+    latest = named["Latest attempt"].blocks[0] if named.get("Latest attempt", _Section("")).blocks else ""
+    advice = next((each.prose.strip() for each in sections if each.title.startswith("Advice")), "")
+    place = named.get("Where it runs", _Section("")).prose
+    written_in, precision, markers = _WRITTEN_IN.search(place), _PRECISION.search(place), _MARKERS.search(asked)
+    return Prompt(
+        task=named["Task"].blocks[0],
+        target=_TARGETS.get(written_in[1], written_in[1]) if written_in else "",
+        precision=precision[1] if precision else "",
+        latest=latest,
+        earlier=tuple(_shown(each, latest) for each in sections if each.title.startswith("Attempt ")),
+        advice=advice,
+        markers=(markers[1], markers[2]) if markers else None,
+    )
+
+
+def _sections(text: str) -> list[_Section]:
+    found = [_Section("")]
+    fence = ""
+    for line in text.split("\n"):
+        opened = _FENCE.fullmatch(line)
+        if fence:
+            if line.rstrip() == fence:
+                fence = ""
+            else:
+                found[-1].blocks[-1] += f"{line}\n"
+        elif opened:
+            fence = opened[1]
+            found[-1].blocks.append("")
+        elif heading := _HEADING.fullmatch(line):
+            found.append(_Section(heading[1]))
+        else:
+            found[-1].lines.append(line)
+    return found
+
+
+def _shown(section: _Section, latest: str) -> Shown:
+    sources = [block for block in section.blocks if "class ModelNew" in block]
+    source = latest if section.title.endswith(", the latest") else "".join(sources[:1])
+    advice = section.prose.partition("Advice it was made from:")[2].partition("\nSource:")[0]
+    result = _RESULT.search(section.prose)
+    return Shown(source, advice.strip(), result[1] if result else "")

@@ -1,0 +1,61 @@
+"""Reading a task as text: what its ``Model`` computes, as a graph of values."""
+
+from __future__ import annotations
+
+import ast
+from dataclasses import dataclass
+
+from stark.models.playbook.interpreter import Interpreter
+from stark.models.playbook.values import Unknown, Value
+
+
+@dataclass(frozen=True)
+class Program:
+    """A task as the playbook sees it. ``preamble``: its imports and constants; ``construction``: Model's __init__."""
+
+    inputs: tuple[Value, ...]
+    outputs: tuple[Value, ...]
+    returns_tuple: bool
+    preamble: str
+    construction: str
+
+
+def read_task(source: str) -> Program:
+    """What the task's Model computes."""
+    reader = Interpreter(ast.parse(source))
+    arguments = reader.call_function("get_init_inputs")
+    model = reader.construct(reader.class_named("Model"), "self", list(arguments), {})
+    given = reader.call_function("get_inputs")
+    if not all(isinstance(each, Value) for each in given):
+        raise Unknown("an input that is not a tensor of floating-point numbers")
+    names = reader.parameters(model)
+    if len(names) != len(given):
+        raise Unknown("a forward() that takes more or fewer arguments than get_inputs() gives")
+    inputs = tuple(Value("input", each.shape, text=name) for each, name in zip(given, names, strict=True))
+    result = reader.forward(model, inputs)
+    outputs = tuple(result) if isinstance(result, tuple | list) else (result,)
+    if not outputs or not all(isinstance(each, Value) for each in outputs):
+        raise Unknown("a forward() that returns something other than tensors")
+    return Program(inputs, outputs, isinstance(result, tuple | list), *_pieces(source, model.node))
+
+
+def _pieces(source: str, model: ast.ClassDef) -> tuple[str, str]:
+    """The preamble and Model's __init__ as they are written."""
+    module = ast.parse(source)
+    kept = [
+        node
+        for node in module.body
+        if isinstance(node, ast.Import | ast.ImportFrom | ast.Assign | ast.AnnAssign)
+        or (isinstance(node, ast.ClassDef) and node.name != model.name)
+    ]
+    texts = [ast.get_source_segment(source, node) or "" for node in kept]
+    preamble = "\n".join(text for text in texts if text != "import torch")  # every candidate has that one
+    construction = next((node for node in model.body if _is_function(node, "__init__")), None)
+    lines = source.split("\n")
+    if construction is None:
+        return preamble, "    def __init__(self) -> None:\n        super().__init__()"
+    return preamble, "\n".join(lines[construction.lineno - 1 : construction.end_lineno])
+
+
+def _is_function(node: ast.AST, name: str) -> bool:
+    return isinstance(node, ast.FunctionDef) and node.name == name

@@ -1,0 +1,75 @@
+"""C++ with OpenMP: one function per kernel, raw pointers in, no torch header, so that it compiles in about a second."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from stark.models.playbook.cpp_function import Function
+from stark.models.playbook.kernels import Kernel
+from stark.models.playbook.mathematics import inline_functions
+from stark.models.playbook.moves import Moves
+from stark.models.playbook.values import Value
+from stark.models.playbook.writing import Language
+
+FLAGS = {
+    "relax": ["-fno-math-errno", "-fno-trapping-math", "-fno-signed-zeros"],
+    "wide": ["-mprefer-vector-width=512"],
+    "unroll": ["-funroll-loops", "-fassociative-math", "-fvariable-expansion-in-unroller"],
+}
+
+_MODULE = '''
+import ctypes
+
+import torch
+from torch.utils.cpp_extension import load_inline
+
+%s
+
+CPP = r"""
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+#include <cstring>
+%s"""
+
+library = ctypes.CDLL(
+    load_inline(
+        name="playbook",
+        cpp_sources=[CPP],
+        extra_cflags=%s,
+        extra_ldflags=["-fopenmp"],
+        no_implicit_headers=True,
+        is_python_module=False,
+    )
+)
+%s
+'''
+
+
+def definitions(kernels: list[Kernel], moves: Moves, reused: Mapping[Value, Value], preamble: str) -> str:
+    """Everything before the class: the C++ and how it is loaded."""
+    flags = [
+        "-O3",
+        "-march=native",
+        "-fopenmp",
+        *(flag for name, flags in FLAGS.items() if name in moves for flag in flags),
+    ]
+    if any(kernel.has("argmax") for kernel in kernels):
+        flags.append("-ffp-contract=off")  # a place is exact only where every value is rounded as PyTorch rounds it
+    functions = "\n".join(Function(kernel, moves, reused.get(kernel.sink)).text() for kernel in kernels)
+    code = inline_functions(kernels, moves) + functions
+    types = "\n".join(
+        f"library.{kernel.name}.argtypes = [ctypes.c_void_p] * {len(kernel.leaves) + 1} + [ctypes.c_int64] * 2"
+        for kernel in kernels
+    )
+    shown = "[\n            " + "\n            ".join(f'"{flag}",' for flag in flags) + "\n        ]"
+    return _MODULE % (preamble, code, shown, types)
+
+
+def launch(kernel: Kernel, moves: Moves, leaves: list[str], result: str) -> list[str]:
+    """The call of a kernel in forward()."""
+    pointers = [f"    {name}.data_ptr()," for name in (*leaves, result)]
+    return [f"library.{kernel.name}(", *pointers, f"    {kernel.rows},", f"    {kernel.columns},", ")"]
+
+
+CPP = Language(definitions, launch)

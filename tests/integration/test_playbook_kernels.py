@@ -1,0 +1,118 @@
+"""The playbook's C++ compiled and compared with PyTorch, and a run with it from task to verified kernel."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from stark.models.playbook.kernels import plan_steps
+from stark.models.playbook.moves import applicable
+from stark.models.playbook.reading import read_task
+from stark.models.playbook.writing import write_candidate
+from stark.models.playbook.writing_cpp import CPP
+from stark.store import open_store
+from stark_worker import build
+
+TASKS = sorted((Path(__file__).parents[2] / "examples" / "tasks").glob("*.py"))
+
+
+def odd_task(forward: str, shape: str, columns: int) -> str:
+    return (
+        "import torch\nfrom torch import nn\nimport torch.nn.functional as F\n\n\nclass Model(nn.Module):\n"
+        "    def __init__(self, columns):\n        super().__init__()\n"
+        "        self.weight = nn.Parameter(torch.randn(columns))\n"
+        "        self.table = nn.Parameter(torch.randn(3, 1, columns))\n\n"
+        f"    def forward(self, x):\n        {forward}\n\n\n"
+        f"def get_inputs():\n    return [torch.randn({shape})]\n\n\ndef get_init_inputs():\n    return [{columns}]\n"
+    )
+
+
+ODD = {
+    "a vector": odd_task("return torch.tanh(x) * self.weight", "101", 101),
+    "one long row": odd_task("return F.layer_norm(x, (1003,), self.weight)", "1, 1003", 1003),
+    "a softmax of odd rows": odd_task("return torch.softmax(x.tanh() * self.weight, dim=-1)", "3, 5, 33", 33),
+    "a table per group of rows": odd_task("return F.softplus(x + self.table).sqrt()", "2, 3, 5, 17", 17),
+    "the spread of rows": odd_task("return x.std(dim=-1) + x.amax(dim=-1)", "19, 65", 65),
+    "a total that comes back": odd_task("return x / x.abs().sum() + x.max()", "19, 65", 65),
+    "a vector's own": odd_task("return (x / x.norm()).argmax(dim=-1), x.sum(), x.var()", "101", 101),
+    "the spread of everything": odd_task("return x.var() * x", "19, 65", 65),
+    "several results": odd_task("return x.log_softmax(dim=-1), x.mean(), x.argmax(dim=1)", "19, 65", 65),
+    "columns reduced, then all": odd_task("return torch.logsumexp(x, dim=-1).mean()", "19, 65", 65),
+}
+SOURCES = {path.stem: path.read_text() for path in TASKS} | ODD
+
+
+@pytest.fixture(scope="module", autouse=True)
+def fast_builds(tmp_path_factory):
+    loaders = {name: getattr(torch.utils.cpp_extension, name) for name in ("load", "load_inline")}
+    build.install(tmp_path_factory.mktemp("extensions"))
+    yield
+    for name, loader in loaders.items():
+        setattr(torch.utils.cpp_extension, name, loader)
+
+
+def load(text: str, path: Path):
+    path.write_text(text)
+    spec = importlib.util.spec_from_file_location(path.stem, path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.mark.parametrize("name", SOURCES)
+def test_all_safe_moves_together_compute_the_same(name, tmp_path):
+    source = SOURCES[name]
+    task = load(source, tmp_path / "task.py")
+    program = read_task(source)
+    moves = frozenset(move.name for move in applicable(plan_steps(program), "cpu") if move.name != "short")
+    candidate = load(write_candidate(program, moves, CPP), tmp_path / "candidate.py")
+    torch.manual_seed(0)
+    model, new = task.Model(*task.get_init_inputs()), candidate.ModelNew(*task.get_init_inputs())
+    new.load_state_dict(model.state_dict())
+    inputs = task.get_inputs()
+    kept = [each.clone() for each in inputs]
+    with torch.no_grad():
+        expected, got = model(*inputs), new(*inputs)
+    torch.testing.assert_close(got, expected, rtol=1e-4, atol=1e-5)
+    assert all(map(torch.equal, inputs, kept)), "inputs are not to be written over"
+
+
+def stark_command(*words: object) -> subprocess.CompletedProcess[str]:
+    environment = {**os.environ, "NO_COLOR": "1", "COLUMNS": "200"}
+    command = [sys.executable, "-m", "stark.cli", *map(str, words)]
+    return subprocess.run(command, capture_output=True, text=True, timeout=110, env=environment)
+
+
+def test_a_run_without_a_model_grows_a_tree_of_verified_kernels(tmp_path):
+    task = tmp_path / "task.py"
+    task.write_text(odd_task("return torch.relu(x * self.weight + 1.0) / (1.0 + x * x)", "64, 257", 257))
+    folder = tmp_path / "run"
+    words = ["--attempts", 3, "--run", folder, "--set", "evaluation.torch_compile=false"]
+    done = stark_command("optimize", task, *words)
+    assert done.returncode in (0, 3), done.stderr  # how fast it is depends on the machine
+    assert "playbook (no LLM: a library of moves)" in done.stdout
+    assert "PyTorch eager" in done.stdout
+    store = open_store(folder, write=False)
+    nodes = store.nodes(store.runs()[0].id)
+    store.close()
+    assert [node.report.outcome.value for node in nodes] == ["ok"] * 4
+    assert all(node.plan is not None and node.plan.grounded for node in nodes[1:])
+    assert "class ModelNew" in (folder / "best.py").read_text()
+
+
+def test_a_task_the_playbook_does_not_know_ends_with_what_to_do(tmp_path):
+    task = tmp_path / "task.py"
+    task.write_text(odd_task("return torch.cumsum(x * self.weight, dim=-1)", "8, 16", 16))
+    done = stark_command("optimize", task, "--attempts", 1, "--run", tmp_path / "run")
+    assert done.returncode == 5, done.stderr
+    assert "does not know torch.cumsum" in done.stderr
+    assert "--model" in done.stderr
+    assert "Traceback" not in done.stderr

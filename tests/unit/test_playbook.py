@@ -1,0 +1,254 @@
+"""What the playbook reads out of a task, and which move it picks."""
+
+from __future__ import annotations
+
+import ast
+import asyncio
+import random
+from pathlib import Path
+
+import pytest
+
+from stark.agents.anchors import violations
+from stark.agents.prompts import Prompts, Scene, load_templates
+from stark.agents.replies import CODE_FORM, DEBUG_FORM, PLAN_FORM, SOLO_FORM, read_kernel, read_plan
+from stark.agents.windows import Window
+from stark.errors import ModelRefused
+from stark.interfaces import Reply
+from stark.method import resolve
+from stark.models.playbook import PlaybookModel
+from stark.models.playbook.choosing import apply_text, named_moves
+from stark.models.playbook.kernels import Level, plan_steps
+from stark.models.playbook.moves import MOVES, complete, moves_of, without
+from stark.models.playbook.reading import read_task
+from stark.models.playbook.values import Unknown
+from stark.models.playbook.writing import write_candidate
+from stark.models.playbook.writing_cpp import CPP
+from stark.models.playbook.writing_triton import TRITON
+from stark.settings import Settings
+from stark.task import Task
+from stark.tree import ROOT_ID, Node, Plan, Role
+from stark_worker.protocol import DeviceFacts, EvalReport, Outcome, Target, Timing
+
+TASKS = sorted((Path(__file__).parents[2] / "examples" / "tasks").glob("*.py"))
+
+
+def task_source(forward: str, inputs: str = "torch.randn(4, 6)", construction: str = "pass") -> str:
+    return (
+        "import torch\nfrom torch import nn\nimport torch.nn.functional as F\n\n\nclass Model(nn.Module):\n"
+        f"    def __init__(self):\n        super().__init__()\n        {construction}\n\n"
+        f"    def forward(self, x):\n        return {forward}\n\n\n"
+        f"def get_inputs():\n    return [{inputs}]\n\n\ndef get_init_inputs():\n    return []\n"
+    )
+
+
+def kernels(source):
+    return [step.kernel for step in plan_steps(read_task(source)) if step.kernel is not None]
+
+
+# -- reading ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("path", TASKS, ids=lambda path: path.stem)
+def test_every_example_task_is_known(path):
+    program = read_task(path.read_text())
+    for language in (CPP, TRITON):
+        source = write_candidate(program, frozenset({"fuse"}), language)
+        ast.parse(source)
+        assert moves_of(source) == {"fuse"}
+
+
+def test_a_chain_becomes_one_kernel_and_a_softmax_takes_three_passes():
+    (chain,) = kernels(task_source("torch.relu(x * 2.0 + 1.0).tanh()"))
+    assert (chain.rows, chain.columns, len(chain.targets)) == (4, 6, 1)
+    (softmax,) = kernels(task_source("torch.softmax(x, dim=-1)"))
+    assert len(softmax.targets) == 3
+    assert [each.op for each in softmax.reductions] == ["max", "sum"]
+
+
+def test_products_stay_with_the_library_and_their_epilogue_is_one_kernel():
+    source = task_source("F.gelu(self.fc(x)) * 2.0 + 1.0", construction="self.fc = nn.Linear(6, 8)")
+    steps = plan_steps(read_task(source))
+    assert [step.kernel is None for step in steps] == [True, False]
+    (library,) = [step.value for step in steps if step.kernel is None]
+    assert library.text == "self.fc({0})"
+
+
+def test_reductions_over_everything_and_over_rows_are_told_apart():
+    (whole,) = kernels(task_source("(x * x).mean()"))
+    assert whole.levels[whole.sink] is Level.TOTAL
+    (rows,) = kernels(task_source("(x * x).mean(dim=-1)"))
+    assert rows.levels[rows.sink] is Level.ROW
+    first, second = kernels(task_source("x / x.abs().sum()"))
+    assert (first.sink.shape, second.sink.shape) == ((), (4, 6))
+
+
+def test_rows_of_two_lengths_are_two_kernels():
+    source = task_source("self.fc(x) + x.mean(dim=-1, keepdim=True)", construction="self.fc = nn.Linear(6, 8)")
+    assert [kernel.sink.shape for kernel in kernels(source)] == [(4, 1), (4, 8)]
+
+
+def test_weights_per_channel_are_read_by_row():
+    source = task_source("x * self.s", "torch.randn(2, 3, 4, 4)", "self.s = nn.Parameter(torch.ones(3, 1, 1))")
+    (kernel,) = kernels(source)
+    (access,) = [access for leaf, access in kernel.leaves.items() if leaf.op == "weight"]
+    assert (kernel.columns, access.row, access.column) == (4, "((row / 4) % 3)", False)
+    (large,) = kernels(source.replace("2, 3, 4, 4", "64, 3, 4, 4"))
+    (access,) = [access for leaf, access in large.leaves.items() if leaf.op == "weight"]
+    assert (large.columns, access.row, access.column) == (16, "(row % 3)", False)
+
+
+UNKNOWN = {
+    "torch.cumsum(x, dim=-1)": "torch.cumsum",
+    "x.sum(dim=0)": "not the last ones",
+    "x[:, 1:]": "a part",
+    "torch.fft.rfft(x).abs()": "torch.fft.rfft",
+    "x ** 1.7": "a power",
+}
+
+
+@pytest.mark.parametrize("forward", UNKNOWN)
+def test_what_is_not_known_is_named(forward):
+    with pytest.raises(Unknown, match=UNKNOWN[forward]):
+        plan_steps(read_task(task_source(forward)))
+
+
+def test_modules_of_the_task_s_own_are_followed():
+    source = task_source("self.block(x)", construction="self.block = Block(6)").replace(
+        "class Model",
+        "class Block(nn.Module):\n    def __init__(self, n):\n        super().__init__()\n"
+        "        self.net = nn.Sequential(nn.Linear(n, n), nn.ReLU())\n\n"
+        "    def forward(self, x):\n        return self.net(x) + x\n\n\nclass Model",
+    )
+    steps = plan_steps(read_task(source))
+    assert steps[0].value.text == "self.block.net[0]({0})"
+    assert "class Block" in write_candidate(read_task(source), frozenset({"fuse"}), CPP)
+
+
+# -- moves ------------------------------------------------------------------------------------------------------------
+
+
+def test_moves_stand_on_what_they_need():
+    assert complete(frozenset({"fuse", "short"})) == {"fuse"}
+    assert without(frozenset({"fuse", "polynomial", "short", "wide"}), "polynomial") == {"fuse", "wide"}
+    for move in MOVES.values():
+        assert set(move.after) <= MOVES.keys()
+        assert move.repair is None or move.repair in MOVES
+        assert named_moves(apply_text(move.name)) == [move.name]
+
+
+# -- answering, through the prompts the agents really send ------------------------------------------------------------
+
+SOFTMAX = task_source("torch.softmax(x, dim=-1)")
+OK = EvalReport(Outcome.OK, Timing((1.0,)))
+WRONG = EvalReport(Outcome.WRONG_RESULT, log="3 of 24 values are wrong")
+
+
+def written(source: str, *moves: str) -> str:
+    return write_candidate(read_task(source), frozenset(moves), CPP)
+
+
+def node(number: int, moves: tuple[str, ...], report: EvalReport, asked: str = "", parent: int = ROOT_ID) -> Node:
+    plan = Plan(apply_text(asked)) if asked else None
+    return Node(number, parent, Role.CODE, written(SOFTMAX, *moves), report, plan=plan)
+
+
+def prompts(target: Target = Target.CPU, source: str = SOFTMAX) -> Prompts:
+    settings = resolve(Settings(evaluation={"target": target}))
+    scene = Scene.of(Task("softmax", source), DeviceFacts("a CPU", "cpu"), settings)
+    return Prompts(load_templates(settings.prompts), scene)
+
+
+def root(source: str = SOFTMAX) -> Node:
+    return Node(ROOT_ID, None, Role.REFERENCE, source, OK)
+
+
+def ask(messages, form, calls: int = 0) -> Reply:
+    return asyncio.run(PlaybookModel("playbook", calls).reply(messages, form))
+
+
+def plan_for(selected: Node, *others: Node) -> tuple[str, str]:
+    window = Window(selected, root(), (root(), selected, *others) if selected.id != ROOT_ID else (root(), *others))
+    answer = read_plan(ask(prompts().plan(window, None), PLAN_FORM), PLAN_FORM)
+    assert answer.fault is None
+    assert answer.source is not None
+    assert violations(answer.source, selected.source or "") == ()
+    return answer.text, answer.source
+
+
+def test_the_first_plan_is_to_fuse_and_the_coder_follows_it():
+    advice, scaffold = plan_for(root())
+    assert named_moves(advice) == ["fuse"]
+    window = Window(root(), root(), (root(),))
+    answer = read_kernel(ask(prompts().code(window, Plan(advice, scaffold)), CODE_FORM))
+    assert moves_of(answer.source or "") == {"fuse"}
+
+
+def test_where_fusing_alone_was_tried_the_next_step_from_the_root_is_bolder():
+    advice, _ = plan_for(root(), node(1, ("fuse",), OK, "fuse"))
+    assert named_moves(advice)[0] == "fuse"
+    assert len(named_moves(advice)) == 2
+
+
+@pytest.mark.parametrize("name", ["keep", "wide", "reciprocal", "specialise", "unroll", "short"])
+def test_a_move_that_failed_or_is_there_already_is_not_proposed(name):
+    base = ("fuse", "polynomial", "relax")
+    failed = node(2, (*base, name), WRONG, name, parent=1)
+    for calls in range(5):
+        window = Window(node(1, base, OK), root(), (root(), node(1, base, OK), failed))
+        advice = read_plan(ask(prompts().plan(window, None), PLAN_FORM, calls), PLAN_FORM).text
+        assert name not in named_moves(advice)
+        assert not set(named_moves(advice)) & set(base)
+
+
+def test_when_every_move_is_there_one_is_taken_back():
+    everything = ("fuse", "polynomial", "relax", "keep", "wide", "reciprocal", "specialise", "unroll", "short")
+    advice, scaffold = plan_for(node(1, everything, OK))
+    assert advice.startswith("Take back ")
+    selected = node(1, everything, OK)
+    window = Window(selected, root(), (root(), selected))
+    made = moves_of(read_kernel(ask(prompts().code(window, Plan(advice, scaffold)), CODE_FORM)).source or "")
+    assert made < set(everything)
+
+
+def test_a_wrong_result_is_repaired_where_it_is_risky():
+    failing = node(1, ("fuse", "polynomial", "wide", "short"), WRONG, "wide")
+    answer = read_kernel(ask(prompts().debug(Window(failing, root(), (root(), failing))), DEBUG_FORM))
+    assert moves_of(answer.source or "") == {"fuse", "polynomial", "wide"}
+
+
+def test_a_single_agent_stacks_moves_and_every_call_differs():
+    messages = prompts().solo(Window(root(), root(), (root(),)))
+    stacks = {moves_of(read_kernel(ask(messages, SOLO_FORM, calls)).source or "") for calls in range(12)}
+    assert len(stacks) > 3
+    assert all("fuse" in stack for stack in stacks)
+
+
+def test_the_same_call_is_answered_alike():
+    messages = prompts().solo(Window(root(), root(), (root(),)))
+    assert ask(messages, SOLO_FORM, 3) == ask(messages, SOLO_FORM, 3)
+
+
+@pytest.mark.parametrize(
+    ("target", "source", "reason"),
+    [
+        (Target.CPU, task_source("torch.cumsum(x, dim=-1)"), r"does not know torch\.cumsum"),
+        (Target.CUDA, SOFTMAX, "kernels in cuda"),
+    ],
+)
+def test_a_task_it_does_not_know_is_refused_with_the_way_to_a_real_model(target, source, reason):
+    messages = prompts(target, source).plan(Window(root(source), root(source), (root(source),)), None)
+    with pytest.raises(ModelRefused, match=reason) as refused:
+        ask(messages, PLAN_FORM)
+    assert "--model" in refused.value.next_step
+
+
+def test_plans_for_triton_are_grounded_too():
+    rng = random.Random(0)
+    source = write_candidate(read_task(SOFTMAX), frozenset({"fuse"}), TRITON)
+    selected = Node(1, ROOT_ID, Role.CODE, source, OK)
+    window = Window(selected, root(), (root(), selected))
+    for _ in range(5):
+        reply = ask(prompts(Target.TRITON).plan(window, None), PLAN_FORM, rng.randrange(1000))
+        answer = read_plan(reply, PLAN_FORM)
+        assert violations(answer.source or "", source) == ()
