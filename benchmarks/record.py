@@ -14,6 +14,8 @@ from typing import Any
 
 ROOT = Path(__file__).parents[1]
 
+_NUMBERS = re.compile(r"\[[-+.,eE\d\s]+\]")  # a list of samples is one line of a file
+
 
 def result_file(benchmark: str, device: str) -> Path:
     """The file of one benchmark on one device, as it is named in words."""
@@ -48,5 +50,6 @@ def write(file: Path, results: dict[str, Any]) -> None:
     """In one step, so that a part that is cut off leaves what was there."""
     file.parent.mkdir(exist_ok=True)
     beside = file.with_suffix(".new")
-    beside.write_text(json.dumps(results, indent=1) + "\n", encoding="utf-8")
+    text = _NUMBERS.sub(lambda found: " ".join(found.group().split()), json.dumps(results, indent=1))
+    beside.write_text(text + "\n", encoding="utf-8")
     beside.replace(file)
