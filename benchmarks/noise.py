@@ -63,13 +63,13 @@ async def measure(target: Target, count: int, until: float, save: bool) -> list[
         async with Station(target, Path(cache)) as station:
             device = "cpu" if target is Target.CPU else (await station.device()).name
             file = record.result_file("noise", device)
-            results = record.read(file) if save else {}
-            pairs: list[Pair] = results.setdefault(target.value, [])
+            results: dict[str, list[Pair]] = record.read(file).get("pairs", {}) if save else {}
+            pairs = results.setdefault(target.value, [])
             while len(pairs) < count and time.monotonic() < until:
                 pairs.append(await compare(station, target, sizes[len(pairs) % len(sizes)]))
                 print(f"{len(pairs)}: {pairs[-1]['low']:.4f} to {pairs[-1]['high']:.4f}", flush=True)
                 if save:
-                    record.write(file, record.facts(device) | {"confidence": CONFIDENCE} | results)
+                    record.write(file, record.facts(device) | {"confidence": CONFIDENCE, "pairs": results})
     return pairs
 
 
