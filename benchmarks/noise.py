@@ -1,0 +1,104 @@
+"""Whether "faster" is ever said of nothing: a kernel is compared with itself, again and again.
+
+    python benchmarks/noise.py [--target cpu] [--pairs 200] [--seconds 500] [--save]
+
+A pair is one evaluation in which candidate and rival are the same source, each in a process of its own, timed in turns
+on the same inputs. Of 200 intervals of 99 % at most 5 may lie below 1, and at least 190 have to cover it. With --save
+a call goes on where the one before it was stopped by --seconds.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "src"))
+
+import record
+from kernels import gelu, gelu_task
+
+from stark_worker.intervals import CONFIDENCE, ratio_interval
+from stark_worker.protocol import EvalRequest, Outcome, Target, Timing
+from stark_worker.station import Station
+
+FASTER_MOST, COVERING_LEAST = 0.025, 0.95
+# Elements, for kernels of roughly 0.2 and 2 ms on the CPU, and 0.05 and 0.5 ms on a fast GPU: in bursts and one by one.
+SIZES = {Target.CPU: (2**15, 2**19), Target.CUDA: (2**24, 2**28), Target.TRITON: (2**24, 2**28)}
+
+Pair = dict[str, Any]
+
+
+async def compare(station: Station, target: Target, size: int) -> Pair:
+    """One kernel beside itself."""
+    kernel = gelu(target)
+    report = await station.judge(
+        EvalRequest(gelu_task(256, size // 256), kernel, target=target, rival_source=kernel, rival_entry="ModelNew")
+    )
+    if report.outcome is not Outcome.OK or report.timing is None or report.rival is None:
+        raise SystemExit(f"{size} elements: {report.outcome}\n{report.log}")
+    return pair_of(size, report.timing, report.rival)
+
+
+def pair_of(size: int, candidate: Timing, rival: Timing) -> Pair:
+    low, high = ratio_interval(candidate.samples_ms, rival.samples_ms)
+    ratios = [round(mine / other, 5) for mine, other in zip(candidate.samples_ms, rival.samples_ms, strict=True)]
+    return {
+        "elements": size,
+        "median_ms": [candidate.median_ms, rival.median_ms],
+        "low": low,
+        "high": high,
+        "ratios": ratios,
+    }
+
+
+async def measure(target: Target, count: int, until: float, save: bool) -> list[Pair]:
+    sizes = SIZES[target]
+    with tempfile.TemporaryDirectory(prefix="stark-noise-") as cache:
+        Path(cache).chmod(0o755)  # candidates, which may be another user, read it
+        async with Station(target, Path(cache)) as station:
+            device = "cpu" if target is Target.CPU else (await station.device()).name
+            file = record.result_file("noise", device)
+            results: dict[str, list[Pair]] = record.read(file).get("pairs", {}) if save else {}
+            pairs = results.setdefault(target.value, [])
+            while len(pairs) < count and time.monotonic() < until:
+                pairs.append(await compare(station, target, sizes[len(pairs) % len(sizes)]))
+                print(f"{len(pairs)}: {pairs[-1]['low']:.4f} to {pairs[-1]['high']:.4f}", flush=True)
+                if save:
+                    record.write(file, record.facts(device) | {"confidence": CONFIDENCE, "pairs": results})
+    return pairs
+
+
+def tell(pairs: list[Pair]) -> tuple[int, int]:
+    """Print and return how many are called faster, and how many intervals cover 1."""
+    faster = sum(pair["high"] < 1.0 for pair in pairs)
+    covering = sum(pair["low"] <= 1.0 <= pair["high"] for pair in pairs)
+    print(f"{len(pairs)} pairs: {faster} called faster, {covering} cover 1")
+    return faster, covering
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--target", type=Target, default=Target.CPU, choices=list(Target))
+    parser.add_argument("--pairs", type=int, default=200)
+    parser.add_argument("--seconds", type=float, default=float("inf"), help="begin no further pair after this long")
+    parser.add_argument("--save", action="store_true")
+    options = parser.parse_args()
+    until = time.monotonic() + options.seconds
+    pairs = asyncio.run(measure(options.target, options.pairs, until, options.save))
+    for size in SIZES[options.target]:
+        print(f"{size} elements: ", end="")
+        tell([pair for pair in pairs if pair["elements"] == size])
+    faster, covering = tell(pairs)
+    if len(pairs) < options.pairs:
+        print("not finished: call it again with --save to go on")
+        return 0
+    return 0 if faster <= FASTER_MOST * len(pairs) and covering >= COVERING_LEAST * len(pairs) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
