@@ -1,0 +1,263 @@
+"""What an untrusted process does to itself before it loads a candidate, and what of it was achieved.
+
+Called in a process that was just forked and has one thread. Each layer is tried; where the machine does not permit one
+the others still hold, and the level says so. Nothing here can be undone by the process or by anything it starts.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import enum
+import os
+import resource
+import secrets
+import struct
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from stark_worker import landlock, mounts, seccomp, syscalls
+
+FILE_BYTES = 8 * 2**30
+OPEN_FILES = 4096
+FIRST_USER, USERS = 1_900_000_000, 2**20  # far above what anybody hands out; one for each candidate
+NOBODY = 65534  # where a container knows no such high numbers
+CAPABILITIES = 64
+
+SYSTEM = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32", "/opt", "/sys")
+SETTINGS = (
+    "ld.so.cache",
+    "ld.so.conf",
+    "ld.so.conf.d",
+    "localtime",
+    "passwd",
+    "group",
+    "nsswitch.conf",
+    "alternatives",
+)
+PROCESS = ("self", "cpuinfo", "meminfo", "stat", "loadavg", "uptime", "version", "filesystems", "sys")  # in /proc
+DEVICES = ("null", "zero", "full", "random", "urandom")
+
+
+class Level(enum.StrEnum):
+    """How far a candidate is locked in.
+
+    strong: a user of its own, files, system calls, network, mounts and shared memory of its own, limits.
+    standard: files, system calls and limits, as the ordinary user that evaluates. weak: anything less.
+    """
+
+    STRONG = "strong"
+    STANDARD = "standard"
+    WEAK = "weak"
+
+
+class Control(enum.StrEnum):
+    """The layers, each with what it is."""
+
+    PRIVILEGES = "no new privileges"
+    LIMITS = "limits"
+    USER = "own user"
+    NETWORK = "network namespace"
+    MOUNTS = "mount namespace"
+    IPC = "IPC namespace"
+    SHARED_MEMORY = "own /dev/shm"
+    PROCESSES = "other processes hidden"
+    FILES = "Landlock"
+    CALLS = "seccomp"
+
+
+STANDARD = {Control.PRIVILEGES, Control.LIMITS, Control.FILES, Control.CALLS}
+STRONG = STANDARD | {Control.USER, Control.NETWORK, Control.MOUNTS, Control.IPC}
+
+
+@dataclass(frozen=True)
+class Confinement:
+    """What was achieved: the controls in force, and those that are not, each with the reason."""
+
+    level: Level
+    controls: tuple[str, ...]
+    missing: tuple[str, ...]
+
+
+def confine(
+    folder: Path,
+    *,
+    readable: Sequence[Path] = (),
+    writable: Sequence[Path] = (),
+    memory_bytes: int | None,
+    processes: int,
+    gpu: bool,
+    prepare: Callable[[], None] = lambda: None,
+) -> Confinement:
+    """Lock this process in; ``folder`` becomes its working folder and, as root, its new user's.
+
+    ``readable`` is added to the system and this Python. ``memory_bytes`` counts for each process, ``processes`` for all
+    it starts, threads included. ``prepare`` is called when files and network are out of reach already while the user is
+    still the caller's: CUDA has to open the memory of another process then, and its threads inherit what is in force.
+    """
+    writable = [path.resolve() for path in (folder, *writable)]
+    readable = [*_python(), *(path.resolve() for path in readable if path.exists())]
+    layers = _Layers()
+    os.umask(0o022)
+    user = _new_user(writable) if os.geteuid() == 0 else None
+    # Processes are counted by user, threads included: a user of its own starts from nothing.
+    processes += 0 if user is not None else sum(_threads_of(os.getuid()))
+    _separate(layers, [*readable, *writable])
+    os.chdir(writable[0])
+    layers.attempt(Control.PRIVILEGES, lambda: syscalls.prctl(syscalls.PR_SET_NO_NEW_PRIVS, 1))
+    _give_up_files(layers, readable, writable, gpu)
+    prepare()
+    layers.attempt(Control.LIMITS, lambda: _limit(memory_bytes, processes))
+    _become(layers, user, [*readable, *writable])
+    layers.attempt(Control.CALLS, seccomp.restrict)
+    return layers.result()
+
+
+@dataclass
+class _Layers:
+    """Collects what was achieved."""
+
+    controls: list[Control] = field(default_factory=list)
+    missing: list[str] = field(default_factory=list)
+
+    def attempt(self, control: Control, step: Callable[[], object]) -> None:
+        try:
+            step()
+        except OSError as error:
+            self.missing.append(f"{control}: {error.strerror or error}")
+        else:
+            self.controls.append(control)
+
+    def result(self) -> Confinement:
+        held = set(self.controls)
+        level = Level.WEAK
+        if held >= STANDARD and os.geteuid() != 0:
+            level = Level.STRONG if held >= STRONG else Level.STANDARD
+        return Confinement(level, tuple(self.controls), tuple(self.missing))
+
+
+def _python() -> list[Path]:
+    """Where this Python and what it imports lie; archives count, missing places do not."""
+    places = [sys.prefix, sys.exec_prefix, sys.base_prefix, *sys.path]
+    return sorted({Path(place).resolve() for place in places if place and Path(place).exists()})
+
+
+def _separate(layers: _Layers, needed: Sequence[Path]) -> None:
+    """Namespaces, for those who may: root outside of containers, mostly."""
+    layers.attempt(Control.NETWORK, lambda: syscalls.unshare(syscalls.NEW_NETWORK))
+    layers.attempt(Control.IPC, lambda: syscalls.unshare(syscalls.NEW_IPC))
+
+    def own_mounts() -> None:
+        syscalls.unshare(syscalls.NEW_MOUNTS)
+        mounts.detach()
+        mounts.open_ways(needed)
+
+    layers.attempt(Control.MOUNTS, own_mounts)
+    if Control.MOUNTS in layers.controls:
+        layers.attempt(Control.SHARED_MEMORY, mounts.own_shared_memory)
+        layers.attempt(Control.PROCESSES, mounts.hide_processes)
+
+
+def _give_up_files(layers: _Layers, readable: Sequence[Path], writable: Sequence[Path], gpu: bool) -> None:
+    held = landlock.version()
+    threads = len(os.listdir("/proc/self/task"))
+    if held == 0 or threads > 1:
+        why = "not in this kernel, or switched off" if held == 0 else f"{threads} threads were there before"
+        layers.missing.append(f"{Control.FILES}: {why}")
+        return
+    rules = _rules(layers, readable, writable, gpu)
+    layers.attempt(Control.FILES, lambda: landlock.restrict(rules))
+    layers.missing += [what for since, what in landlock.BROUGHT.items() if held < since]
+
+
+def _rules(layers: _Layers, readable: Sequence[Path], writable: Sequence[Path], gpu: bool) -> list[tuple[Path, int]]:
+    rules = [(path, landlock.READABLE) for path in (*map(Path, SYSTEM), *readable)]
+    rules += [(Path("/etc", name), landlock.READABLE) for name in SETTINGS]
+    rules += [(path, landlock.WRITABLE) for path in writable]
+    rules += [(Path("/dev", name), landlock.DEVICE) for name in DEVICES]
+    if Control.PROCESSES in layers.controls:
+        rules.append((Path("/proc"), landlock.READABLE))
+    else:  # other processes' command lines are not for candidates
+        rules += [(Path("/proc", name), landlock.READABLE) for name in PROCESS]
+    if gpu:
+        rules.append((Path("/proc"), landlock.KERNEL_FILES))
+        rules += [(path, landlock.DEVICE) for path in Path("/dev").glob("nvidia*")]
+    if gpu or Control.SHARED_MEMORY in layers.controls:  # where it is everybody's, only CUDA is worth it
+        rules.append((Path("/dev/shm"), landlock.WRITABLE))
+    return rules
+
+
+def _limit(memory_bytes: int | None, processes: int) -> None:
+    limits = {
+        resource.RLIMIT_CORE: 0,
+        resource.RLIMIT_FSIZE: FILE_BYTES,
+        resource.RLIMIT_NOFILE: OPEN_FILES,
+        resource.RLIMIT_NPROC: processes,
+    }
+    if memory_bytes is not None:
+        mapped = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+        limits[resource.RLIMIT_DATA] = memory_bytes
+        # Memory that is shared is no data. Libraries map far more than they use, so this one is generous.
+        limits[resource.RLIMIT_AS] = mapped + 2 * memory_bytes
+    for which, wanted in limits.items():
+        hard = resource.getrlimit(which)[1]
+        value = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
+        resource.setrlimit(which, (value, value))
+
+
+def _threads_of(user: int) -> Iterator[int]:
+    for entry in Path("/proc").glob("[0-9]*/status"):
+        with contextlib.suppress(OSError):
+            facts = dict(line.split(":", 1) for line in entry.read_text(errors="replace").splitlines())
+            if int(facts["Uid"].split()[0]) == user:
+                yield int(facts["Threads"])
+
+
+def _new_user(own: Sequence[Path]) -> int | None:
+    """A user that owns nothing but these folders; None where this root may not give anything away."""
+    for user in (FIRST_USER + secrets.randbelow(USERS), NOBODY):
+        with contextlib.suppress(OSError):
+            for path in own:
+                os.chown(path, user, user)
+            return user
+    return None
+
+
+def _become(layers: _Layers, user: int | None, needed: Sequence[Path]) -> None:
+    """Stop being root, or at least stop being able to do what root can."""
+    dying = ctypes.c_int()
+    syscalls.prctl(syscalls.PR_GET_PDEATHSIG, ctypes.byref(dying))
+    if os.geteuid() != 0:
+        layers.missing.append(f"{Control.USER}: only root can become another user")
+    elif obstacle := _obstacle(user, needed):
+        layers.missing.append(f"{Control.USER}: {obstacle}")
+    else:
+        layers.attempt(Control.USER, lambda: _change_user(user or NOBODY))
+    _drop_capabilities()
+    syscalls.prctl(syscalls.PR_SET_PDEATHSIG, dying.value)  # whoever changes user is no longer told of a parent's death
+
+
+def _obstacle(user: int | None, needed: Sequence[Path]) -> str | None:
+    """Why another user could not work here."""
+    if user is None:
+        return "this root may not give its folders away"
+    closed = mounts.closed_themselves(path for path in needed if path.stat().st_uid != user)
+    closed += [path for path in needed if mounts.closed_parent(path)]
+    return f"others may not read {closed[0]}; chmod o+rx it and the folders above" if closed else None
+
+
+def _change_user(user: int) -> None:
+    with contextlib.suppress(OSError):  # needs a capability of its own; without any, no others can be gained anyway
+        for capability in range(CAPABILITIES):
+            syscalls.prctl(syscalls.PR_CAPBSET_DROP, capability)
+    os.setgroups([])
+    os.setresgid(user, user, user)
+    os.setresuid(user, user, user)
+
+
+def _drop_capabilities() -> None:
+    """None of them, effective, permitted or inheritable; in version 3 of the call they come in two halves."""
+    header = struct.pack("Ii", 0x20080522, 0)
+    syscalls.call("capset", ctypes.c_char_p(header), ctypes.c_char_p(struct.pack("6I", *[0] * 6)))

@@ -1,0 +1,102 @@
+"""A filter of system calls: what a kernel needs no candidate for is refused, everything else goes on as before.
+
+Refused are sockets of every kind (pairs of connected ones stay), looking into other processes, mounts and namespaces,
+and parts of the operating system that are known for their holes. The filter is for good, and for all children.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import platform
+import struct
+
+from stark_worker import syscalls
+
+SOCKETS = ("socket", "connect", "bind", "listen", "accept", "accept4")
+OTHER_PROCESSES = (
+    *("ptrace", "process_vm_readv", "process_vm_writev", "process_madvise", "pidfd_getfd", "kcmp"),
+    *("move_pages", "migrate_pages", "ioprio_set"),
+)
+MOUNTS = (
+    *("mount", "umount2", "pivot_root", "chroot", "open_tree", "move_mount", "fsopen", "fsconfig", "fsmount"),
+    *("fspick", "mount_setattr", "setns", "unshare", "open_by_handle_at", "name_to_handle_at", "quotactl"),
+)
+SHARED_MEMORY = ("shmget", "semget", "msgget", "mq_open")  # outlives its process; memory files and /dev/shm do not
+SYSTEM = (
+    *("kexec_load", "kexec_file_load", "init_module", "finit_module", "delete_module", "reboot", "swapon", "swapoff"),
+    *("acct", "syslog", "sethostname", "setdomainname", "settimeofday", "clock_settime", "adjtimex", "clock_adjtime"),
+    *("iopl", "ioperm"),
+)
+HOLES = (
+    *("bpf", "perf_event_open", "keyctl", "add_key", "request_key", "userfaultfd", "fanotify_init"),
+    *("io_uring_setup", "io_uring_enter", "io_uring_register"),
+)
+REFUSED = (*SOCKETS, *OTHER_PROCESSES, *MOUNTS, *SHARED_MEMORY, *SYSTEM, *HOLES)
+
+# Calls that may only be about the calling process itself: these arguments have to be 0.
+ONLY_ON_ITSELF = {
+    "prlimit64": (0,),
+    "setpriority": (0, 1),
+    "sched_setscheduler": (0,),
+    "sched_setparam": (0,),
+    "sched_setattr": (0,),
+}
+NEW_NAMESPACES = 0x7E020080  # every CLONE_NEW* flag
+
+_LOAD, _EQUAL, _AT_LEAST, _ANY_BIT, _RETURN = 0x20, 0x15, 0x35, 0x45, 0x06
+_ALLOW, _ERROR = 0x7FFF0000, 0x00050000
+_NUMBER, _ARCHITECTURE, _ARGUMENTS = 0, 4, 16  # offsets of what the kernel tells about a call
+_OTHER_NUMBERING = 0x40000000  # x32: the same calls under other numbers
+_SET_FILTER, _ALL_THREADS = 1, 1
+
+Instruction = tuple[int, int, int, int]  # code, steps if true, steps if false, operand
+
+
+class _Program(ctypes.Structure):
+    _fields_ = (("length", ctypes.c_ushort), ("filter", ctypes.c_char_p))
+
+
+def restrict() -> None:
+    """Refuse these calls to this process, all its threads and its children; needs no-new-privileges."""
+    code = b"".join(struct.pack("HBBI", *instruction) for instruction in program())
+    syscalls.call("seccomp", _SET_FILTER, _ALL_THREADS, ctypes.byref(_Program(len(code) // 8, code)))
+
+
+def program() -> list[Instruction]:
+    """The filter, written out for this machine's processor."""
+    if platform.machine() not in syscalls.AUDIT_ARCHITECTURES:
+        raise OSError(f"no filter of system calls is known for {platform.machine()}")
+    lines: list[Instruction] = [
+        (_LOAD, 0, 0, _ARCHITECTURE),
+        (_EQUAL, 1, 0, syscalls.AUDIT_ARCHITECTURES[platform.machine()]),
+        _refuse(errno.EPERM),
+        (_LOAD, 0, 0, _NUMBER),
+        (_AT_LEAST, 0, 1, _OTHER_NUMBERING),
+        _refuse(errno.EPERM),
+    ]
+    for name in REFUSED:
+        lines += _when(name, [_refuse(errno.EPERM)])
+    for name, places in ONLY_ON_ITSELF.items():
+        lines += _when(name, [*_all_zero(places), (_RETURN, 0, 0, _ALLOW)])
+    # What clone3 is asked for lies in memory that a filter cannot see; told it is missing, libraries use clone.
+    lines += _when("clone3", [_refuse(errno.ENOSYS)])
+    refusal = [(_LOAD, 0, 0, _ARGUMENTS), (_ANY_BIT, 0, 1, NEW_NAMESPACES), _refuse(errno.EPERM)]
+    lines += _when("clone", [*refusal, (_RETURN, 0, 0, _ALLOW)])
+    return [*lines, (_RETURN, 0, 0, _ALLOW)]
+
+
+def _when(name: str, then: list[Instruction]) -> list[Instruction]:
+    number = syscalls.number(name)
+    return [] if number is None else [(_EQUAL, 0, len(then), number), *then]
+
+
+def _all_zero(places: tuple[int, ...]) -> list[Instruction]:
+    lines: list[Instruction] = []
+    for place in places:
+        lines += [(_LOAD, 0, 0, _ARGUMENTS + 8 * place), (_EQUAL, 1, 0, 0), _refuse(errno.EPERM)]
+    return lines
+
+
+def _refuse(error: int) -> Instruction:
+    return _RETURN, 0, 0, _ERROR | error

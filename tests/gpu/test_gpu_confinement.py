@@ -1,0 +1,31 @@
+"""CUDA goes on working in a process that is confined after it has opened the device."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+PROGRAM = """
+import sys
+from pathlib import Path
+
+import torch
+
+from stark_worker.confinement import confine
+
+found = confine(
+    Path(sys.argv[1]),
+    memory_bytes=None,
+    processes=512,
+    gpu=True,
+    prepare=lambda: torch.zeros(1, device="cuda"),
+)
+ones = torch.ones(1000, 1000, device="cuda")
+assert float((ones @ ones).sum()) == 1e9
+assert found.level in ("strong", "standard"), found.missing
+"""
+
+
+def test_cuda_works_in_a_confined_process(tmp_path):
+    done = subprocess.run([sys.executable, "-c", PROGRAM, str(tmp_path)], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr

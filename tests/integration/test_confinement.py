@@ -1,0 +1,234 @@
+"""A confined process, attacked: every control is tried by doing what it has to stop, in processes that are real."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import pytest
+
+from stark_worker import mounts, seccomp, syscalls
+from stark_worker.confinement import STANDARD, STRONG, Confinement, Level, confine
+from stark_worker.probes import ATTEMPTS, probed
+
+ROOT = os.geteuid() == 0
+NOBODY = 65534
+MEMORY, PROCESSES = 2**30, 64
+as_root = pytest.mark.skipif(not ROOT, reason="only root can become another user")
+
+# What any user can do to its own files and processes, and to the network, when nothing confines it.
+OPEN_TO_ALL = {
+    "write a file outside",
+    "read a dot-file in a home",
+    "connect by TCP",
+    "send by UDP",
+    "connect to a local service",
+    "read another process's environment",
+    "read another process's arguments",
+    "signal another process",
+    "change another process's limits",
+    "start more processes than allowed",
+    "take more memory than allowed",
+    "take more shared memory than allowed",
+}
+
+
+def in_child(step):
+    """What a step returns or raises in a process of its own."""
+    reading, writing = os.pipe()
+    child = os.fork()
+    if child == 0:
+        try:
+            answer = step()
+        except BaseException as error:  # noqa: BLE001 - told to the test
+            answer = error
+        with os.fdopen(writing, "wb") as answers:
+            answers.write(pickle.dumps(answer))
+        os._exit(0)
+    os.close(writing)
+    with os.fdopen(reading, "rb") as answers:
+        answer = pickle.loads(answers.read())
+    os.waitpid(child, 0)
+    if isinstance(answer, BaseException):
+        raise answer
+    return answer
+
+
+def as_ordinary_user(step):
+    """The step's answer when nobody special does it; a root that tests has its Python where others may not look."""
+    if not ROOT:
+        return in_child(step)
+
+    def without_root():
+        syscalls.unshare(syscalls.NEW_MOUNTS)
+        mounts.detach()
+        places = [sys.prefix, sys.base_prefix, *sys.path, tempfile.gettempdir()]
+        mounts.open_ways(Path(place).resolve() for place in places if place)
+        os.setgroups([])
+        os.setresgid(NOBODY, NOBODY, NOBODY)
+        os.setresuid(NOBODY, NOBODY, NOBODY)
+        syscalls.prctl(4, 1)  # whoever changes user cannot be looked into, other than an ordinary process
+        return step()
+
+    return in_child(without_root)
+
+
+def confined(folder: Path, memory_bytes: int = MEMORY, processes: int = PROCESSES) -> Confinement:
+    return confine(folder, memory_bytes=memory_bytes, processes=processes, gpu=False)
+
+
+def still_open(probes):
+    return [f"{probe.name}: {probe.detail}" for probe in probes if not probe.blocked]
+
+
+@as_root
+def test_root_reaches_the_strong_level_and_every_attempt_is_stopped():
+    achieved, probes = probed(confined)
+    assert len(probes) == len(ATTEMPTS)
+    assert still_open(probes) == []
+    assert achieved.level is Level.STRONG, achieved.missing
+    assert set(achieved.controls) >= STRONG
+
+
+def test_an_ordinary_user_reaches_the_standard_level_and_every_attempt_is_stopped():
+    achieved, probes = as_ordinary_user(lambda: probed(confined))
+    assert still_open(probes) == []
+    assert achieved.level is Level.STANDARD, achieved.missing
+    assert set(achieved.controls) >= STANDARD
+    assert any(sentence.startswith("own user") for sentence in achieved.missing)
+
+
+def test_the_attempts_succeed_where_nothing_is_confined():
+    _, probes = as_ordinary_user(lambda: probed(lambda *_: Confinement(Level.WEAK, (), ())))
+    assert {probe.name for probe in probes if not probe.blocked} >= OPEN_TO_ALL
+
+
+@as_root
+def test_a_root_that_cannot_change_user_is_said_to_be_weak(tmp_path):
+    def without_the_means():
+        closed = tmp_path / "closed"
+        closed.mkdir()
+        closed.chmod(0o700)
+        return confine(tmp_path, readable=[closed], memory_bytes=MEMORY, processes=PROCESSES, gpu=False)
+
+    achieved = in_child(without_the_means)
+    assert achieved.level is Level.WEAK
+    assert any("closed" in sentence for sentence in achieved.missing)
+
+
+def test_threads_from_before_are_outside_landlock_and_said_so(tmp_path):
+    program = (
+        "import sys, threading, time; from pathlib import Path; from stark_worker.confinement import confine\n"
+        "threading.Thread(target=time.sleep, args=(9,), daemon=True).start()\n"
+        "found = confine(Path(sys.argv[1]), memory_bytes=None, processes=64, gpu=False)\n"
+        "print(found.level, found.missing)"
+    )
+    done = subprocess.run([sys.executable, "-c", program, str(tmp_path)], capture_output=True, text=True)
+    assert done.stdout.startswith("weak"), done.stderr
+    assert "threads were there before" in done.stdout
+
+
+def test_what_a_candidate_needs_still_works(tmp_path):
+    assert in_child(lambda: _honest_work(tmp_path)) == []
+
+
+def test_an_ordinary_user_can_do_what_a_candidate_needs():
+    def work():
+        with tempfile.TemporaryDirectory() as folder:
+            return in_child(lambda: _honest_work(Path(folder)))
+
+    assert as_ordinary_user(work) == []
+
+
+def _honest_work(folder: Path) -> list[str]:
+    """What of an honest candidate's work fails in a confined process."""
+    import torch
+    from torch.utils import cpp_extension
+
+    from stark_worker import build
+
+    os.environ |= {name: str(folder) for name in ("HOME", "TMPDIR", "TORCH_EXTENSIONS_DIR")}
+    tempfile.tempdir = None
+    build.install(folder / "build")
+    confined(folder, 8 * 2**30, 256)
+    source = """
+    #include <torch/extension.h>
+    #include <omp.h>
+    torch::Tensor twice(torch::Tensor x) {
+      auto y = torch::empty_like(x);
+      const float* from = x.data_ptr<float>();
+      float* to = y.data_ptr<float>();
+      #pragma omp parallel for num_threads(4)
+      for (int64_t i = 0; i < x.numel(); ++i) to[i] = 2 * from[i];
+      return y;
+    }
+    """
+    module = cpp_extension.load_inline("confined_twice", source, functions=["twice"], extra_cflags=["-fopenmp"])
+    x = torch.randn(1000)
+    end, other = __import__("socket").socketpair()
+    end.send(b"x")
+    checks = {
+        "extension": torch.equal(module.twice(x), 2 * x),
+        "matrices": bool(torch.randn(300, 300).mm(torch.randn(300, 300)).isfinite().all()),
+        "files": (folder / "own").write_text("x") == 1,
+        "children": subprocess.run(["g++", "--version"], capture_output=True).returncode == 0,
+        "socket pair": other.recv(1) == b"x",
+        "memory file": os.memfd_create("own") > 0,
+        "late imports": __import__("xml.dom.minidom") is not None,
+        "processor": Path("/proc/cpuinfo").read_text() != "",
+        "own facts": Path("/proc/self/maps").read_text() != "",
+    }
+    return [name for name, works in checks.items() if not works]
+
+
+def test_preparations_run_before_the_user_changes_and_after_files_are_out_of_reach(tmp_path):
+    def prepared():
+        seen = []
+        (tmp_path / "secret").write_text("x")
+        folder = tmp_path / "own"
+        folder.mkdir()
+
+        def prepare():
+            seen.append(os.geteuid())
+            with pytest.raises(OSError, match="secret"):  # hidden or refused
+                (tmp_path / "secret").read_text()
+
+        confine(folder, memory_bytes=None, processes=64, gpu=False, prepare=prepare)
+        return seen
+
+    assert in_child(prepared) == [os.geteuid()]
+
+
+def test_a_confined_process_still_dies_with_its_parent(tmp_path):
+    """Changing user makes the kernel forget that wish."""
+    reading, writing = os.pipe()
+    parent = os.fork()
+    if parent == 0:
+        if os.fork() == 0:
+            syscalls.prctl(syscalls.PR_SET_PDEATHSIG, signal.SIGKILL)
+            confined(tmp_path)
+            os.write(writing, b"confined")
+            time.sleep(600)
+        os.close(writing)
+        time.sleep(600)
+    os.close(writing)
+    assert os.read(reading, 100) == b"confined"
+    os.kill(parent, signal.SIGKILL)
+    os.waitpid(parent, 0)
+    assert os.read(reading, 1) == b""  # the last one that held the other end is gone
+    os.close(reading)
+
+
+def test_the_filter_is_well_formed():
+    program = seccomp.program()
+    assert len(program) < 4096
+    for number, (code, if_true, if_false, _) in enumerate(program):
+        if code & 0x07 == 0x05:  # a jump
+            assert number + 1 + max(if_true, if_false) < len(program)
+    assert program[-1][0] == 0x06
