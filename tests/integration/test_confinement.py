@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import pickle
 import signal
 import subprocess
 import sys
@@ -13,12 +12,11 @@ from pathlib import Path
 
 import pytest
 
-from stark_worker import mounts, seccomp, syscalls
+from adversarial.processes import ROOT, as_ordinary_user, in_child
+from stark_worker import seccomp, syscalls
 from stark_worker.confinement import STANDARD, STRONG, Confinement, Level, confine
 from stark_worker.probes import ATTEMPTS, probed
 
-ROOT = os.geteuid() == 0
-NOBODY = 65534
 MEMORY, PROCESSES = 2**30, 64
 as_root = pytest.mark.skipif(not ROOT, reason="only root can become another user")
 
@@ -37,46 +35,6 @@ OPEN_TO_ALL = {
     "take more memory than allowed",
     "take more shared memory than allowed",
 }
-
-
-def in_child(step):
-    """What a step returns or raises in a process of its own."""
-    reading, writing = os.pipe()
-    child = os.fork()
-    if child == 0:
-        try:
-            answer = step()
-        except BaseException as error:  # noqa: BLE001 - told to the test
-            answer = error
-        with os.fdopen(writing, "wb") as answers:
-            answers.write(pickle.dumps(answer))
-        os._exit(0)
-    os.close(writing)
-    with os.fdopen(reading, "rb") as answers:
-        answer = pickle.loads(answers.read())
-    os.waitpid(child, 0)
-    if isinstance(answer, BaseException):
-        raise answer
-    return answer
-
-
-def as_ordinary_user(step):
-    """The step's answer when nobody special does it; a root that tests has its Python where others may not look."""
-    if not ROOT:
-        return in_child(step)
-
-    def without_root():
-        syscalls.unshare(syscalls.NEW_MOUNTS)
-        mounts.detach()
-        places = [sys.prefix, sys.base_prefix, *sys.path, tempfile.gettempdir()]
-        mounts.open_ways(Path(place).resolve() for place in places if place)
-        os.setgroups([])
-        os.setresgid(NOBODY, NOBODY, NOBODY)
-        os.setresuid(NOBODY, NOBODY, NOBODY)
-        syscalls.prctl(4, 1)  # whoever changes user cannot be looked into, other than an ordinary process
-        return step()
-
-    return in_child(without_root)
 
 
 def confined(folder: Path, memory_bytes: int = MEMORY, processes: int = PROCESSES) -> Confinement:
