@@ -97,8 +97,8 @@ def confine(
     it starts, threads included. ``prepare`` is called when files and network are out of reach already while the user is
     still the caller's: CUDA has to open the memory of another process then, and its threads inherit what is in force.
     """
-    writable = [path.resolve() for path in (folder, *writable)]
-    readable = [*_python(), *(path.resolve() for path in readable if path.exists())]
+    writable = [path.absolute() for path in (folder, *writable)]
+    readable = [path.absolute() for path in (*_python(), *readable) if path.exists()]
     layers = _Layers()
     os.umask(0o022)
     user = _new_user(writable) if os.geteuid() == 0 else None
@@ -139,9 +139,8 @@ class _Layers:
 
 
 def _python() -> list[Path]:
-    """Where this Python and what it imports lie; archives count, missing places do not."""
-    places = [sys.prefix, sys.exec_prefix, sys.base_prefix, *sys.path]
-    return sorted({Path(place).resolve() for place in places if place and Path(place).exists()})
+    """Where this Python and what it imports lie."""
+    return sorted({Path(place) for place in (sys.prefix, sys.exec_prefix, sys.base_prefix, *sys.path) if place})
 
 
 def _separate(layers: _Layers, needed: Sequence[Path]) -> None:
@@ -244,7 +243,7 @@ def _obstacle(user: int | None, needed: Sequence[Path]) -> str | None:
     if user is None:
         return "this root may not give its folders away"
     closed = mounts.closed_themselves(path for path in needed if path.stat().st_uid != user)
-    closed += [path for path in needed if mounts.closed_parent(path)]
+    closed += [path for path in needed if mounts.closed_parent(path.resolve())]
     return f"others may not read {closed[0]}; chmod o+rx it and the folders above" if closed else None
 
 

@@ -145,6 +145,26 @@ def _honest_work(folder: Path) -> list[str]:
     return [name for name, works in checks.items() if not works]
 
 
+@as_root
+def test_what_is_reached_through_links_stays_reachable_for_a_new_user(tmp_path):
+    closed = tmp_path / "closed"
+    (closed / "real").mkdir(parents=True)
+    (closed / "real" / "file").write_text("there")
+    (closed / "hidden").write_text("not")
+    (closed / "link").symlink_to("real")
+    (tmp_path / "outer").symlink_to(closed / "link")
+    closed.chmod(0o700)
+    folder = tmp_path / "own"
+    folder.mkdir()
+
+    def reading():
+        way = tmp_path / "outer"
+        found = confine(folder, readable=[way], memory_bytes=MEMORY, processes=PROCESSES, gpu=False)
+        return found.level, (way / "file").read_text(), (closed / "hidden").exists()
+
+    assert in_child(reading) == (Level.STRONG, "there", False)
+
+
 def test_preparations_run_before_the_user_changes_and_after_files_are_out_of_reach(tmp_path):
     def prepared():
         seen = []
