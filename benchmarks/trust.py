@@ -38,7 +38,7 @@ from stark_worker.confinement import Confinement, confine  # noqa: E402
 from stark_worker.probes import Probe, probed  # noqa: E402
 from stark_worker.protocol import EvalReport, EvalRequest, Target  # noqa: E402
 
-ROUNDS = 3  # a gain that is not seen in every one of them was a busy machine
+ROUNDS = 3  # a gain that nobody knew of and that is not seen in every one of them was a busy machine
 HARMLESS = ("rejected", Verdict.TRUE_TIME)
 
 Results = dict[str, Any]
@@ -80,7 +80,7 @@ class Judge:
     async def exploit(self, exploit: zoo.Exploit) -> Results:
         """The true time is taken right after an exploit that was accepted, on a machine as busy as before."""
         found: Results = {}
-        for _ in range(ROUNDS):
+        for _ in range(1 if exploit.known else ROUNDS):
             report = await self.report(exploit.request(self._target))
             if isinstance(report, str):
                 return {"verdict": "stopped the evaluator", "as_expected": False, "outcome": report[:200]}
@@ -198,6 +198,13 @@ def _commit() -> str:
     return done.stdout.strip() or os.environ.get("STARK_COMMIT", "")
 
 
+def _with_canary() -> None:
+    """Start again with a secret in the environment: only what was there from the start can be read from outside."""
+    if "STARK_CANARY" not in os.environ:
+        os.environ["STARK_CANARY"] = "a secret that no candidate may find"
+        os.execv(sys.executable, sys.orig_argv)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--target", type=Target, default=Target.CPU, choices=list(Target))
@@ -206,7 +213,7 @@ def main() -> None:
     parser.add_argument("--fresh", action="store_true", help="forget earlier results")
     parser.add_argument("--kernelbench", type=Path, help="a checkout, whose evaluator is tried as well; needs a GPU")
     options = parser.parse_args()
-    os.environ["STARK_CANARY"] = "a secret that no candidate may find"
+    _with_canary()
     record = Record(ROOT / "benchmarks" / "results" / f"trust-{options.target}.json", options.fresh)
     parts = options.part or ["exploits", "honest", "probes"]
     until = time.monotonic() + options.seconds

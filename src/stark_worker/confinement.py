@@ -254,6 +254,7 @@ def _change_user(user: int) -> None:
     os.setgroups([])
     os.setresgid(user, user, user)
     os.setresuid(user, user, user)
+    os.environ["USER"] = os.environ["LOGNAME"] = "candidate"  # the system knows no name for this one
 
 
 def _drop_capabilities() -> None:

@@ -140,6 +140,7 @@ def _honest_work(folder: Path) -> list[str]:
         "memory file": os.memfd_create("own") > 0,
         "late imports": __import__("xml.dom.minidom") is not None,
         "processor": Path("/proc/cpuinfo").read_text() != "",
+        "a name": __import__("getpass").getuser() != "",
         "own facts": Path("/proc/self/maps").read_text() != "",
     }
     return [name for name, works in checks.items() if not works]
