@@ -14,8 +14,8 @@ class Model(nn.Module):
 
 
 def get_inputs():
-    return [torch.linspace(-1.0, 1.0, 512 * 512).view(512, 512).sin()]
+    return [torch.linspace(-1.0, 1.0, 1024 * 1024).view(1024, 1024).sin()]
 
 
 def get_init_inputs():
-    return [512]
+    return [1024]
