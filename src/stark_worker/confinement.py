@@ -101,16 +101,16 @@ def confine(
     readable = [path.absolute() for path in (*_python(), *readable) if path.exists()]
     layers = _Layers()
     os.umask(0o022)
-    user = _new_user(writable) if os.geteuid() == 0 else None
+    _separate(layers, [*readable, *writable])
+    user = _own_user(layers, readable, writable)
     # Processes are counted by user, threads included: a user of its own starts from nothing.
     processes += 0 if user is not None else sum(_threads_of(os.getuid()))
-    _separate(layers, [*readable, *writable])
     os.chdir(writable[0])
     layers.attempt(Control.PRIVILEGES, lambda: syscalls.prctl(syscalls.PR_SET_NO_NEW_PRIVS, 1))
     _give_up_files(layers, readable, writable, gpu)
     prepare()
     layers.attempt(Control.LIMITS, lambda: _limit(memory_bytes, processes))
-    _become(layers, user, [*readable, *writable])
+    _become(layers, user)
     layers.attempt(Control.CALLS, seccomp.restrict)
     return layers.result()
 
@@ -214,37 +214,33 @@ def _threads_of(user: int) -> Iterator[int]:
                 yield int(facts["Threads"])
 
 
-def _new_user(own: Sequence[Path]) -> int | None:
-    """A user that owns nothing but these folders; None where this root may not give anything away."""
-    for user in (FIRST_USER + secrets.randbelow(USERS), NOBODY):
-        with contextlib.suppress(OSError):
-            for path in own:
-                os.chown(path, user, user)
-            return user
+def _own_user(layers: _Layers, readable: Sequence[Path], writable: Sequence[Path]) -> int | None:
+    """A user that owns nothing but its writable folders; None where there cannot be one."""
+    closed = mounts.closed_themselves(readable)
+    closed += [path for path in (*readable, *writable) if mounts.closed_parent(path.resolve())]
+    if os.geteuid() != 0:
+        obstacle = "only root can become another user"
+    elif closed:
+        obstacle = f"others may not read {closed[0]}; chmod o+rx it and the folders above"
+    else:
+        obstacle = "this root may not give its folders away"
+        for user in (FIRST_USER + secrets.randbelow(USERS), NOBODY):
+            with contextlib.suppress(OSError):
+                for path in writable:
+                    os.chown(path, user, user)
+                return user
+    layers.missing.append(f"{Control.USER}: {obstacle}")
     return None
 
 
-def _become(layers: _Layers, user: int | None, needed: Sequence[Path]) -> None:
+def _become(layers: _Layers, user: int | None) -> None:
     """Stop being root, or at least stop being able to do what root can."""
     dying = ctypes.c_int()
     syscalls.prctl(syscalls.PR_GET_PDEATHSIG, ctypes.byref(dying))
-    if os.geteuid() != 0:
-        layers.missing.append(f"{Control.USER}: only root can become another user")
-    elif obstacle := _obstacle(user, needed):
-        layers.missing.append(f"{Control.USER}: {obstacle}")
-    else:
-        layers.attempt(Control.USER, lambda: _change_user(user or NOBODY))
+    if user is not None:
+        layers.attempt(Control.USER, lambda: _change_user(user))
     _drop_capabilities()
     syscalls.prctl(syscalls.PR_SET_PDEATHSIG, dying.value)  # whoever changes user is no longer told of a parent's death
-
-
-def _obstacle(user: int | None, needed: Sequence[Path]) -> str | None:
-    """Why another user could not work here."""
-    if user is None:
-        return "this root may not give its folders away"
-    closed = mounts.closed_themselves(path for path in needed if path.stat().st_uid != user)
-    closed += [path for path in needed if mounts.closed_parent(path.resolve())]
-    return f"others may not read {closed[0]}; chmod o+rx it and the folders above" if closed else None
 
 
 def _change_user(user: int) -> None:

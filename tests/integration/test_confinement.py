@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 import signal
+import struct
 import subprocess
 import sys
 import tempfile
@@ -78,6 +80,23 @@ def test_a_root_that_cannot_change_user_is_said_to_be_weak(tmp_path):
     achieved = in_child(without_the_means)
     assert achieved.level is Level.WEAK
     assert any("closed" in sentence for sentence in achieved.missing)
+
+
+@as_root
+def test_a_root_that_may_not_make_namespaces_is_not_strong_and_can_still_work(tmp_path):
+    """As in most containers. Whether it can change user depends on where its Python lies."""
+
+    def in_a_container():
+        header, usual = struct.pack("Ii", 0x20080522, 0), 0x1FB  # to change owners, users and groups, and the like
+        held = struct.pack("6I", usual, usual, 0, 0, 0, 0)
+        syscalls.call("capset", ctypes.c_char_p(header), ctypes.c_char_p(held))
+        achieved = confined(tmp_path)
+        (tmp_path / "own").write_text("x")
+        return achieved, os.geteuid()
+
+    achieved, user = in_child(in_a_container)
+    assert achieved.level is (Level.STANDARD if user else Level.WEAK)
+    assert any(sentence.startswith("mount namespace") for sentence in achieved.missing)
 
 
 def test_threads_from_before_are_outside_landlock_and_said_so(tmp_path):
