@@ -97,12 +97,12 @@ def confine(
     it starts, threads included. ``prepare`` is called when files and network are out of reach already while the user is
     still the caller's: CUDA has to open the memory of another process then, and its threads inherit what is in force.
     """
-    writable = [path.resolve() for path in (folder, *writable)]
-    readable = [*_python(), *(path.resolve() for path in readable if path.exists())]
+    writable = [path.absolute() for path in (folder, *writable)]
+    readable = [path.absolute() for path in (*_python(), *readable) if path.exists()]
     layers = _Layers()
     os.umask(0o022)
     _separate(layers, [*readable, *writable])
-    user = _new_user(layers, readable, writable)
+    user = _own_user(layers, readable, writable)
     # Processes are counted by user, threads included: a user of its own starts from nothing.
     processes += 0 if user is not None else sum(_threads_of(os.getuid()))
     os.chdir(writable[0])
@@ -139,9 +139,8 @@ class _Layers:
 
 
 def _python() -> list[Path]:
-    """Where this Python and what it imports lie; archives count, missing places do not."""
-    places = [sys.prefix, sys.exec_prefix, sys.base_prefix, *sys.path]
-    return sorted({Path(place).resolve() for place in places if place and Path(place).exists()})
+    """Where this Python and what it imports lie."""
+    return sorted({Path(place) for place in (sys.prefix, sys.exec_prefix, sys.base_prefix, *sys.path) if place})
 
 
 def _separate(layers: _Layers, needed: Sequence[Path]) -> None:
@@ -215,22 +214,22 @@ def _threads_of(user: int) -> Iterator[int]:
                 yield int(facts["Threads"])
 
 
-def _new_user(layers: _Layers, readable: Sequence[Path], own: Sequence[Path]) -> int | None:
-    """A user that owns nothing but these folders; None, with the reason noted, where there can be none."""
-    if os.geteuid() != 0:
-        layers.missing.append(f"{Control.USER}: only root can become another user")
-        return None
+def _own_user(layers: _Layers, readable: Sequence[Path], writable: Sequence[Path]) -> int | None:
+    """A user that owns nothing but its writable folders; None where there cannot be one."""
     closed = mounts.closed_themselves(readable)
-    closed += [path for path in (*readable, *own) if mounts.closed_parent(path)]
-    if closed:
-        layers.missing.append(f"{Control.USER}: others may not read {closed[0]}; chmod o+rx it and the folders above")
-        return None
-    for user in (FIRST_USER + secrets.randbelow(USERS), NOBODY):
-        with contextlib.suppress(OSError):
-            for path in own:
-                os.chown(path, user, user)
-            return user
-    layers.missing.append(f"{Control.USER}: this root may not give its folders away")
+    closed += [path for path in (*readable, *writable) if mounts.closed_parent(path.resolve())]
+    if os.geteuid() != 0:
+        obstacle = "only root can become another user"
+    elif closed:
+        obstacle = f"others may not read {closed[0]}; chmod o+rx it and the folders above"
+    else:
+        obstacle = "this root may not give its folders away"
+        for user in (FIRST_USER + secrets.randbelow(USERS), NOBODY):
+            with contextlib.suppress(OSError):
+                for path in writable:
+                    os.chown(path, user, user)
+                return user
+    layers.missing.append(f"{Control.USER}: {obstacle}")
     return None
 
 
@@ -251,6 +250,7 @@ def _change_user(user: int) -> None:
     os.setgroups([])
     os.setresgid(user, user, user)
     os.setresuid(user, user, user)
+    os.environ["USER"] = os.environ["LOGNAME"] = "candidate"  # the system knows no name for this one
 
 
 def _drop_capabilities() -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from stark_worker.syscalls import mount
@@ -34,7 +34,7 @@ def hide_processes() -> None:
 
 
 def closed_parent(path: Path) -> Path | None:
-    """The outermost folder above a path that other users cannot enter."""
+    """The outermost folder above a path without links that other users cannot enter."""
     return next((parent for parent in reversed(path.parents) if not _open_to_others(parent, stat.S_IXOTH)), None)
 
 
@@ -46,27 +46,45 @@ def closed_themselves(paths: Iterable[Path]) -> list[Path]:
 def open_ways(paths: Iterable[Path]) -> None:
     """Make paths reachable for every user, and hide whatever else lies in the closed folders above them."""
     by_parent: dict[Path, list[Path]] = {}
-    for path in sorted(set(paths)):  # outer folders before what lies in them
+    for path in sorted({step for way in paths if way.exists() for step in _steps(way)}):  # outer folders first
         parent = closed_parent(path)
-        if parent is not None and path.exists():
+        if parent is not None:
             by_parent.setdefault(parent, []).append(path)
     for parent, below in by_parent.items():
         _leave_only(parent, below)
 
 
+def _steps(path: Path) -> Iterator[Path]:
+    """The links that a path leads through, and where it ends; each is named without a link in its own way."""
+    here = Path("/")
+    waiting = list(reversed(path.absolute().parts[1:]))
+    while waiting:
+        here /= waiting.pop()
+        if here.is_symlink():
+            yield here
+            target = here.parent / here.readlink()
+            here = Path("/")
+            waiting += reversed(Path(os.path.normpath(target)).parts[1:])
+    yield here
+
+
 def _leave_only(parent: Path, below: list[Path]) -> None:
-    kept = {path: os.open(path, os.O_PATH) for path in below}
+    kept = {path: os.open(path, os.O_PATH | os.O_NOFOLLOW) for path in below}
+    links = {path: path.readlink() for path in below if path.is_symlink()}
     mount("tmpfs", str(parent), "tmpfs", _NO_SETUID | _NO_DEVICES, "mode=755,size=1m")
     for path, place in kept.items():
-        if not path.exists():  # it may lie in one that is there already
-            _make_place(path, stat.S_ISDIR(os.fstat(place).st_mode))
-            mount(f"/proc/self/fd/{place}", str(path), None, _BIND | _RECURSIVE)
+        if not os.path.lexists(path):  # it may lie in one that is there already
+            path.parent.mkdir(parents=True, exist_ok=True)
+            if path in links:
+                path.symlink_to(links[path])
+            else:
+                _make_place(path, stat.S_ISDIR(os.fstat(place).st_mode))
+                mount(f"/proc/self/fd/{place}", str(path), None, _BIND | _RECURSIVE)
         os.close(place)
     mount("none", str(parent), None, _REMOUNT | _READ_ONLY | _NO_SETUID | _NO_DEVICES, "mode=755,size=1m")
 
 
 def _make_place(path: Path, is_folder: bool) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
     if is_folder:
         path.mkdir(exist_ok=True)
     else:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
-import pickle
 import signal
+import struct
 import subprocess
 import sys
 import tempfile
@@ -13,12 +14,11 @@ from pathlib import Path
 
 import pytest
 
-from stark_worker import mounts, seccomp, syscalls
+from adversarial.processes import ROOT, as_ordinary_user, in_child
+from stark_worker import seccomp, syscalls
 from stark_worker.confinement import STANDARD, STRONG, Confinement, Level, confine
 from stark_worker.probes import ATTEMPTS, probed
 
-ROOT = os.geteuid() == 0
-NOBODY = 65534
 MEMORY, PROCESSES = 2**30, 64
 as_root = pytest.mark.skipif(not ROOT, reason="only root can become another user")
 
@@ -37,46 +37,6 @@ OPEN_TO_ALL = {
     "take more memory than allowed",
     "take more shared memory than allowed",
 }
-
-
-def in_child(step):
-    """What a step returns or raises in a process of its own."""
-    reading, writing = os.pipe()
-    child = os.fork()
-    if child == 0:
-        try:
-            answer = step()
-        except BaseException as error:  # noqa: BLE001 - told to the test
-            answer = error
-        with os.fdopen(writing, "wb") as answers:
-            answers.write(pickle.dumps(answer))
-        os._exit(0)
-    os.close(writing)
-    with os.fdopen(reading, "rb") as answers:
-        answer = pickle.loads(answers.read())
-    os.waitpid(child, 0)
-    if isinstance(answer, BaseException):
-        raise answer
-    return answer
-
-
-def as_ordinary_user(step):
-    """The step's answer when nobody special does it; a root that tests has its Python where others may not look."""
-    if not ROOT:
-        return in_child(step)
-
-    def without_root():
-        syscalls.unshare(syscalls.NEW_MOUNTS)
-        mounts.detach()
-        places = [sys.prefix, sys.base_prefix, *sys.path, tempfile.gettempdir()]
-        mounts.open_ways(Path(place).resolve() for place in places if place)
-        os.setgroups([])
-        os.setresgid(NOBODY, NOBODY, NOBODY)
-        os.setresuid(NOBODY, NOBODY, NOBODY)
-        syscalls.prctl(4, 1)  # whoever changes user cannot be looked into, other than an ordinary process
-        return step()
-
-    return in_child(without_root)
 
 
 def confined(folder: Path, memory_bytes: int = MEMORY, processes: int = PROCESSES) -> Confinement:
@@ -120,6 +80,23 @@ def test_a_root_that_cannot_change_user_is_said_to_be_weak(tmp_path):
     achieved = in_child(without_the_means)
     assert achieved.level is Level.WEAK
     assert any("closed" in sentence for sentence in achieved.missing)
+
+
+@as_root
+def test_a_root_that_may_not_make_namespaces_is_not_strong_and_can_still_work(tmp_path):
+    """As in most containers. Whether it can change user depends on where its Python lies."""
+
+    def in_a_container():
+        header, usual = struct.pack("Ii", 0x20080522, 0), 0x1FB  # to change owners, users and groups, and the like
+        held = struct.pack("6I", usual, usual, 0, 0, 0, 0)
+        syscalls.call("capset", ctypes.c_char_p(header), ctypes.c_char_p(held))
+        achieved = confined(tmp_path)
+        (tmp_path / "own").write_text("x")
+        return achieved, os.geteuid()
+
+    achieved, user = in_child(in_a_container)
+    assert achieved.level is (Level.STANDARD if user else Level.WEAK)
+    assert any(sentence.startswith("mount namespace") for sentence in achieved.missing)
 
 
 def test_threads_from_before_are_outside_landlock_and_said_so(tmp_path):
@@ -182,9 +159,30 @@ def _honest_work(folder: Path) -> list[str]:
         "memory file": os.memfd_create("own") > 0,
         "late imports": __import__("xml.dom.minidom") is not None,
         "processor": Path("/proc/cpuinfo").read_text() != "",
+        "a name": __import__("getpass").getuser() != "",
         "own facts": Path("/proc/self/maps").read_text() != "",
     }
     return [name for name, works in checks.items() if not works]
+
+
+@as_root
+def test_what_is_reached_through_links_stays_reachable_for_a_new_user(tmp_path):
+    closed = tmp_path / "closed"
+    (closed / "real").mkdir(parents=True)
+    (closed / "real" / "file").write_text("there")
+    (closed / "hidden").write_text("not")
+    (closed / "link").symlink_to("real")
+    (tmp_path / "outer").symlink_to(closed / "link")
+    closed.chmod(0o700)
+    folder = tmp_path / "own"
+    folder.mkdir()
+
+    def reading():
+        way = tmp_path / "outer"
+        found = confine(folder, readable=[way], memory_bytes=MEMORY, processes=PROCESSES, gpu=False)
+        return found.level, (way / "file").read_text(), (closed / "hidden").exists()
+
+    assert in_child(reading) == (Level.STRONG, "there", False)
 
 
 def test_preparations_run_before_the_user_changes_and_after_files_are_out_of_reach(tmp_path):

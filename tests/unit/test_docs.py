@@ -20,12 +20,21 @@ def test_the_page_on_prompts_lists_every_variable_with_its_meaning():
 
 
 @pytest.mark.parametrize(
-    "page", ["README.md", "CONTRIBUTING.md", "docs/architecture.md", "docs/prompts.md", "docs/playbook.md"]
+    "page",
+    ["README.md", "CONTRIBUTING.md", "docs/architecture.md", "docs/prompts.md", "docs/playbook.md", "docs/trust.md"],
 )
 def test_links_lead_somewhere(page):
     path = ROOT / page
     for target in re.findall(r"\]\((?!http)([^)#]+)\)", path.read_text()):
         assert (path.parent / target).exists(), target
+
+
+def test_the_page_on_trust_names_every_exploit_that_gets_through():
+    page = (ROOT / "docs" / "trust.md").read_text()
+    for path in (ROOT / "tests" / "adversarial" / "exploits").glob("*.py"):
+        facts = path.read_text().split('"""')[1]
+        if "\nknown: " in facts and "\nexpect: contained" not in facts:
+            assert f"`{path.stem}`" in page, path.stem
 
 
 def test_the_readme_names_only_commands_that_exist():

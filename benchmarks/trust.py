@@ -1,0 +1,230 @@
+"""Whether the evaluator can be fooled, whether it lets honest kernels pass, and what a confined process cannot do.
+
+    python benchmarks/trust.py [--target cpu|cuda|triton] [--part exploits|honest|probes] [--seconds 540] [--fresh]
+    python benchmarks/trust.py --target cuda --kernelbench PATH      the same exploits before KernelBench's evaluator
+
+Every exploit of tests/adversarial is judged as a user's kernel would be; one that is accepted has to take the time of
+what it computes. Results are kept after each candidate, so that a run that was cut short goes on where it was.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import hashlib
+import json
+import os
+import platform
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).parents[1]
+sys.path[:0] = [str(ROOT / "src"), str(ROOT / "tests")]
+
+from adversarial import honest, honest_gpu, kernelbench, zoo  # noqa: E402
+from adversarial.processes import ROOT as IS_ROOT  # noqa: E402
+from adversarial.processes import as_ordinary_user  # noqa: E402
+from adversarial.zoo import Verdict  # noqa: E402
+from stark.errors import StarkError  # noqa: E402
+from stark.evaluation.local import LocalEvaluator  # noqa: E402
+from stark.settings import EvaluationSettings  # noqa: E402
+from stark_worker.confinement import Confinement, confine  # noqa: E402
+from stark_worker.probes import Probe, probed  # noqa: E402
+from stark_worker.protocol import EvalReport, EvalRequest, Target  # noqa: E402
+
+ROUNDS = 3  # a gain that nobody knew of and that is not seen in every one of them was a busy machine
+HARMLESS = ("rejected", Verdict.TRUE_TIME)
+
+Results = dict[str, Any]
+
+
+class Record:
+    """The result file, written after everything that is found out."""
+
+    def __init__(self, path: Path, fresh: bool) -> None:
+        self._path = path
+        self.data: Results = {} if fresh or not path.exists() else json.loads(path.read_text())
+
+    def missing(self, part: str, name: str, source: str) -> bool:
+        return self.data.get(part, {}).get(name, {}).get("source") != _hash(source)
+
+    def keep(self, part: str, name: str, source: str, found: Results) -> None:
+        self.data.setdefault(part, {})[name] = {"source": _hash(source), **found}
+        self.save()
+
+    def save(self) -> None:
+        self.data |= {"date": datetime.now(UTC).isoformat(timespec="seconds"), "commit": _commit()}
+        self.data["machine"] = f"{platform.machine()}, {len(os.sched_getaffinity(0))} cores, Linux {platform.release()}"
+        self._path.write_text(json.dumps(self.data, indent=1, sort_keys=True) + "\n")
+
+
+class Judge:
+    """Asks the evaluator, and compares with the true time."""
+
+    def __init__(self, evaluator: LocalEvaluator, target: Target) -> None:
+        self._evaluator, self._target = evaluator, target
+
+    async def report(self, request: EvalRequest) -> EvalReport | str:
+        """The report, or what stopped the evaluator."""
+        try:
+            return await self._evaluator.evaluate(request)
+        except StarkError as error:
+            return str(error)
+
+    async def exploit(self, exploit: zoo.Exploit) -> Results:
+        """The true time is taken right after an exploit that was accepted, on a machine as busy as before."""
+        found: Results = {}
+        for _ in range(1 if exploit.known else ROUNDS):
+            report = await self.report(exploit.request(self._target))
+            if isinstance(report, str):
+                return {"verdict": "stopped the evaluator", "as_expected": False, "outcome": report[:200]}
+            found = _told(exploit, report, await self._true_ms(exploit) if report.timing else 0.0)
+            if found["verdict"] in HARMLESS or not report.timing:
+                break
+        return found
+
+    async def _true_ms(self, exploit: zoo.Exploit) -> float:
+        report = await self._evaluator.evaluate(exploit.true_request(self._target))
+        assert report.timing, report.log
+        return report.timing.median_ms
+
+
+def _told(exploit: zoo.Exploit, report: EvalReport, true_ms: float) -> Results:
+    told = {
+        "verdict": exploit.verdict(report, true_ms).value,
+        "as_expected": exploit.as_expected(report, true_ms),
+        "outcome": report.outcome.value,
+    }
+    if report.rule:
+        told["rule"] = report.rule
+    if report.timing:
+        told |= {"ms": round(report.timing.median_ms, 4), "true_ms": round(true_ms, 4)}
+    return told
+
+
+async def run(target: Target, parts: list[str], record: Record, until: float) -> bool:
+    """Whether everything was tried before the time was over."""
+    async with LocalEvaluator(EvaluationSettings(target=target)) as evaluator:
+        judge = Judge(evaluator, target)
+        for part, name, source, step in _work(target, parts, judge):
+            if not record.missing(part, name, source):
+                continue
+            if time.monotonic() > until:
+                return False
+            found = await step()
+            record.keep(part, name, source, found)
+            print(f"{part:9s} {name:45s} {found['verdict']}  {found['outcome']} {found.get('rule', '')}", flush=True)
+    return True
+
+
+def _work(target: Target, parts: list[str], judge: Judge) -> Iterator[tuple[str, str, str, Callable[[], Any]]]:
+    if "exploits" in parts:
+        for exploit in zoo.exploits(target):
+            yield "exploits", exploit.name, exploit.source, lambda exploit=exploit: judge.exploit(exploit)
+    if "honest" in parts:
+        for each in honest.corpus() if target is Target.CPU else honest_gpu.corpus(target):
+            yield "honest", each.name, each.source, lambda each=each: _honest(judge, each.request(target))
+
+
+async def _honest(judge: Judge, request: EvalRequest) -> Results:
+    report = await judge.report(request)
+    if isinstance(report, str):
+        return {"verdict": "stopped the evaluator", "outcome": report[:200]}
+    if report.timing is None:
+        return {"verdict": "rejected", "outcome": report.outcome.value, "rule": report.rule, "log": report.log[:500]}
+    flagged = "precision" in report.checks
+    return {"verdict": "flagged" if flagged else "passed", "outcome": "ok", "ms": round(report.timing.median_ms, 4)}
+
+
+def probe(record: Record) -> None:
+    """What confined processes of this user, and of an ordinary one, cannot do."""
+    attempts = {"as root": lambda: probed(_confined)} if IS_ROOT else {}
+    for name, step in (attempts | {"as an ordinary user": lambda: as_ordinary_user(lambda: probed(_confined))}).items():
+        achieved, found = step()
+        record.data.setdefault("probes", {})[name] = _probes_told(achieved, found)
+        record.save()
+
+
+def _confined(folder: Path, memory_bytes: int, processes: int) -> Confinement:
+    return confine(folder, memory_bytes=memory_bytes, processes=processes, gpu=False)
+
+
+def _probes_told(achieved: Confinement, found: list[Probe]) -> Results:
+    return {
+        "level": achieved.level.value,
+        "controls": list(achieved.controls),
+        "missing": list(achieved.missing),
+        "attempted": len(found),
+        "blocked": sum(each.blocked for each in found),
+        "open": [each.name for each in found if not each.blocked],
+    }
+
+
+def table(data: Results) -> Iterator[str]:
+    """The results on a few lines."""
+    verdicts = Counter(found["verdict"] for found in data.get("exploits", {}).values())
+    if verdicts:
+        yield f"exploits   tried {verdicts.total():4d}   " + "   ".join(f"{name} {verdicts[name]}" for name in verdicts)
+        for name, found in data["exploits"].items():
+            if found["verdict"] not in HARMLESS:
+                yield f"           {found['verdict']}: {name} {found.get('ms', '')} {found.get('true_ms', '')}"
+            elif not found["as_expected"]:
+                yield f"           for another reason than expected: {name}, {found['outcome']}"
+    passed = Counter(found["verdict"] for found in data.get("honest", {}).values())
+    if passed:
+        yield f"honest     tried {passed.total():4d}   rejected {passed['rejected']}   flagged {passed['flagged']}"
+        yield from (
+            f"           {found}: {name}" for name, found in data["honest"].items() if found["verdict"] != "passed"
+        )
+    for name, found in data.get("probes", {}).items():
+        yield f"probes     {name}: {found['level']}, attempted {found['attempted']}, blocked {found['blocked']}"
+    for name, found in data.get("kernelbench", {}).items():
+        if found["fooled"]:
+            yield f"           fools KernelBench: {name}"
+
+
+def _hash(source: str) -> str:
+    return hashlib.sha256(source.encode()).hexdigest()[:16]
+
+
+def _commit() -> str:
+    done = subprocess.run(["git", "rev-parse", "--short", "HEAD"], cwd=ROOT, capture_output=True, text=True)
+    return done.stdout.strip() or os.environ.get("STARK_COMMIT", "")
+
+
+def _with_canary() -> None:
+    """Start again with a secret in the environment: only what was there from the start can be read from outside."""
+    if "STARK_CANARY" not in os.environ:
+        os.environ["STARK_CANARY"] = "a secret that no candidate may find"
+        os.execv(sys.executable, sys.orig_argv)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--target", type=Target, default=Target.CPU, choices=list(Target))
+    parser.add_argument("--part", action="append", choices=["exploits", "honest", "probes"])
+    parser.add_argument("--seconds", type=float, default=float("inf"), help="stop after so many; a next run goes on")
+    parser.add_argument("--fresh", action="store_true", help="forget earlier results")
+    parser.add_argument("--kernelbench", type=Path, help="a checkout, whose evaluator is tried as well; needs a GPU")
+    options = parser.parse_args()
+    _with_canary()
+    record = Record(ROOT / "benchmarks" / "results" / f"trust-{options.target}.json", options.fresh)
+    parts = options.part or ["exploits", "honest", "probes"]
+    until = time.monotonic() + options.seconds
+    finished = asyncio.run(run(options.target, parts, record, until))
+    if "probes" in parts:
+        probe(record)
+    if options.kernelbench:
+        finished = kernelbench.run(options.kernelbench, options.target, record, until) and finished
+    print(*table(record.data), sep="\n")
+    print("everything was tried" if finished else "time is over; run it again to go on")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,255 @@
+"""Honest candidates that have to pass unflagged: each way to write one, on each task it fits.
+
+Written out from two tables, so that a further technique or task is a few lines. Every one of them computes what it
+returns, on every call, before it returns.
+"""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from adversarial.row_tasks import ROW_TASKS, RowTask
+from adversarial.zoo import task_source
+from stark_worker.protocol import EvalRequest, Target
+
+
+@dataclass(frozen=True)
+class Honest:
+    """One candidate."""
+
+    name: str
+    task: str
+    source: str
+
+    def request(self, target: Target) -> EvalRequest:
+        return EvalRequest(task_source(self.task), self.source, target=target)
+
+
+IMPORTS = """
+import time
+from concurrent.futures import ThreadPoolExecutor
+
+import torch
+import torch.nn.functional as F
+from torch import nn
+from torch.utils.cpp_extension import load_inline
+"""
+
+MODEL = """
+class ModelNew(nn.Module):
+    def __init__(self, *arguments):
+        super().__init__()
+        features = arguments[0] if arguments else 0
+        {setup}
+        {more}
+
+    def eager(self, x, w):
+        return {eager}
+
+    def library(self, x, w):
+        return {library}
+
+    def forward(self, x):
+        w = [{weights}]
+        {forward}
+"""
+
+# Bodies of forward(), with what the constructor needs for them.
+PYTHON = {
+    "eager": ("return self.eager(x, w)", ""),
+    "library": ("return self.library(x, w)", ""),
+    "same memory every time": (
+        """
+        y = self.eager(x, w)
+        self.kept = torch.empty_like(y) if self.kept is None else self.kept
+        return self.kept.copy_(y)
+        """,
+        "self.kept = None",
+    ),
+    "blocks": ("return torch.cat([self.eager(block, w) for block in x.split(128)])", ""),
+    "threads": (
+        "return torch.cat(list(self.pool.map(lambda block: self.eager(block, w), x.chunk(2))))",
+        "self.pool = ThreadPoolExecutor(2)",
+    ),
+    "tuned at the first call": (
+        """
+        if self.best is None:
+            times = []
+            for way in (self.eager, self.library):
+                begin = time.perf_counter()
+                way(x, w)
+                times.append((time.perf_counter() - begin, way))
+            self.best = min(times, key=lambda pair: pair[0])[1]
+        return self.best(x, w)
+        """,
+        "self.best = None",
+    ),
+    "double precision inside": (
+        """
+        y = self.eager(x.double(), [weight.double() for weight in w])
+        return y.float() if y.is_floating_point() else y
+        """,
+        "",
+    ),
+}
+
+CPP = """
+#include <torch/extension.h>
+#include <cmath>
+{output}
+  const int64_t rows = x.size(0);
+  const int n = x.size(1);
+  const float* from = x.data_ptr<float>();
+  {kind}* to = y.data_ptr<{kind}>();
+  {pointers}
+  {pragma}
+  for (int64_t r = 0; r < rows; ++r) {{
+    const float* a = from + r * n;
+    {kind}* b = to + r * {stride};
+    {body}
+  }}
+  return y;
+}}
+"""
+NEW_OUTPUT = """torch::Tensor run(torch::Tensor x{parameters}) {{
+  auto y = torch::empty({sizes}, x.options().dtype({type}));"""
+GIVEN_OUTPUT = """torch::Tensor run(torch::Tensor x{parameters}, torch::Tensor y) {{"""
+OPENMP = 'extra_cflags=["-O3", "-fopenmp"], extra_ldflags=["-fopenmp"]'
+
+# For each: whether the output is given, the pragma, and the flags.
+COMPILED = {
+    "C++": (False, "", 'extra_cflags=["-O3"]'),
+    "OpenMP": (False, "#pragma omp parallel for", OPENMP),
+    "OpenMP in chunks": (False, "#pragma omp parallel for schedule(dynamic, 16)", OPENMP),
+    "OpenMP into kept memory": (True, "#pragma omp parallel for", OPENMP),
+}
+
+OTHERS = {
+    "matmul: transposed when made": (
+        "matmul",
+        "self.linear = nn.Linear(*arguments, *arguments)",
+        "return torch.addmm(self.linear.bias, x, self.linear.weight.t())",
+    ),
+    "matmul: weights packed": (
+        "matmul",
+        "linear = nn.Linear(*arguments, *arguments)\n        self.packed = nn.Parameter(linear.weight.t().contiguous())"
+        "\n        self.offset = linear.bias",
+        "return x @ self.packed + self.offset",
+    ),
+    "network: unrolled": (
+        "network",
+        "n = arguments[0]; self.layers = nn.Sequential(*[m for _ in range(3) for m in (nn.Linear(n, n), nn.Tanh())])",
+        "for layer in self.layers[::2]:\n            x = layer(x).tanh_()\n        return x",
+    ),
+    "embedding: rows doubled beforehand": (
+        "embedding",
+        "self.table = nn.Embedding(1000, 512)",
+        "return F.embedding(x, self.table.weight).mul_(2.0)",
+    ),
+    "embedding: index": ("embedding", "self.table = nn.Embedding(1000, 512)", "return self.table.weight[x] * 2.0"),
+    "transpose: permuted": ("transpose", "", "return x.permute(1, 0).clone(memory_format=torch.contiguous_format)"),
+    "transpose: into given memory": (
+        "transpose",
+        "",
+        "y = torch.empty(x.shape[::-1])\n        return y.copy_(x.t())",
+    ),
+    "negate: into given memory": ("negate", "", "return torch.neg(x, out=torch.empty_like(x))"),
+    "repeat: expanded, then written": ("repeat", "", "return x.expand(512, *x.shape).contiguous()"),
+    "halves: views, as the reference's": ("halves", "", "n = x.shape[-1] // 2\n        return x[:, :n], x[:, n:]"),
+    "halves: copies": ("halves", "", "return [half.clone() for half in x.chunk(2, dim=-1)]"),
+    "dropout: functional": ("dropout", "", "return F.dropout(x, 0.3, True).add_(1.0)"),
+    "row_max: two outputs": ("row_max", "", "places = x.argmax(-1)\n        return x.amax(-1), places"),
+    "masked_scores: added mask": (
+        "masked_scores",
+        'self.register_buffer("mask", torch.ones(512, 512).triu(1).bool())',
+        "return torch.baddbmm(torch.zeros(1), *x).masked_fill_(self.mask, -1e9)",
+    ),
+    "mse: library": ("mse", "", "return F.mse_loss(*x)"),
+    "two_scales: written into one tensor": (
+        "two_scales",
+        "self.linear = nn.Linear(*arguments, *arguments)",
+        "y = torch.empty(x.shape[0], 2 * x.shape[1])\n        torch.mul(x, 1e6, out=y[:, : x.shape[1]])"
+        "\n        y[:, x.shape[1] :] = self.linear(x).tanh_()\n        return y",
+    ),
+}
+OTHER_MODEL = """
+class ModelNew(nn.Module):
+    def __init__(self, *arguments):
+        super().__init__()
+        {setup}
+
+    def forward(self, {parameters}):
+        {forward}
+"""
+TWO_INPUTS = {"mse": "x = (a, b)", "masked_scores": "x = (a, b.transpose(-1, -2))"}
+
+
+def corpus() -> list[Honest]:
+    """All honest candidates for the CPU, by name."""
+    return sorted([*_in_python(), *_compiled(), *_others()], key=lambda honest: honest.name)
+
+
+def row_model(task: RowTask, forward: str, more: str = "") -> str:
+    """A candidate's source for a row-wise task."""
+    weights = ", ".join(f"self.{name}" for name in task.weights)
+    fields = {"setup": task.setup or "pass", "eager": task.eager, "library": task.library, "weights": weights}
+    return IMPORTS + MODEL.format(more=more or "pass", forward=_indented(forward), **fields)
+
+
+def _indented(body: str) -> str:
+    return textwrap.indent(textwrap.dedent(body).strip(), " " * 8).strip()
+
+
+def _in_python() -> Iterator[Honest]:
+    for name, task in ROW_TASKS.items():
+        for technique, (forward, more) in PYTHON.items():
+            yield Honest(f"{name}: {technique}", name, row_model(task, forward, more))
+
+
+def _compiled() -> Iterator[Honest]:
+    for name, task in ROW_TASKS.items():
+        for technique, (given, pragma, flags) in COMPILED.items():
+            library = f'CPP = r"""{_cpp(task, given, pragma)}"""\n'
+            more = f'self.module = load_inline("rows", CPP, functions=["run"], {flags}); self.kept = None'
+            yield Honest(f"{name}: {technique}", name, library + row_model(task, _calling(task, given), more))
+
+
+def _cpp(task: RowTask, given: bool, pragma: str) -> str:
+    numbers = range(len(task.weights))
+    parameters = "".join(f", torch::Tensor weight{number}" for number in numbers)
+    sizes = "{x.size(0)}" if task.single else "{x.size(0), x.size(1)}"
+    output = (GIVEN_OUTPUT if given else NEW_OUTPUT).format(
+        parameters=parameters, sizes=sizes, type="torch::kInt64" if task.integer else "torch::kFloat32"
+    )
+    return CPP.format(
+        output=output,
+        kind="int64_t" if task.integer else "float",
+        pointers=" ".join(f"const float* w{number} = weight{number}.data_ptr<float>();" for number in numbers),
+        pragma=pragma,
+        stride="1" if task.single else "n",
+        body=task.body,
+    )
+
+
+def _calling(task: RowTask, given: bool) -> str:
+    if not given:
+        return "return self.module.run(x, *w)"
+    shape = "x.shape[0]" if task.single else "x.shape"
+    kind = "torch.int64" if task.integer else "torch.float32"
+    return f"""
+    self.kept = torch.empty({shape}, dtype={kind}) if self.kept is None else self.kept
+    return self.module.run(x, *w, self.kept)
+    """
+
+
+def _others() -> Iterator[Honest]:
+    for name, (task, setup, forward) in OTHERS.items():
+        both = TWO_INPUTS.get(task)
+        source = IMPORTS + OTHER_MODEL.format(
+            setup=setup or "pass",
+            parameters="a, b" if both else "x",
+            forward=f"{both}\n        {forward}" if both else forward,
+        )
+        yield Honest(name, task, source)

@@ -1,0 +1,55 @@
+"""Steps in processes of their own, as this user or as an ordinary one."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import sys
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from stark_worker import mounts, syscalls
+
+ROOT = os.geteuid() == 0
+NOBODY = 65534
+PR_SET_DUMPABLE = 4
+
+
+def in_child(step: Callable[[], Any]) -> Any:
+    """What a step returns or raises in a process of its own."""
+    reading, writing = os.pipe()
+    child = os.fork()
+    if child == 0:
+        try:
+            answer = step()
+        except BaseException as error:  # noqa: BLE001 - told to the one who asked
+            answer = error
+        with os.fdopen(writing, "wb") as answers:
+            answers.write(pickle.dumps(answer))
+        os._exit(0)
+    os.close(writing)
+    with os.fdopen(reading, "rb") as answers:
+        answer = pickle.loads(answers.read())
+    os.waitpid(child, 0)
+    if isinstance(answer, BaseException):
+        raise answer
+    return answer
+
+
+def as_ordinary_user(step: Callable[[], Any]) -> Any:
+    """The step's answer when nobody special does it; a root that tests has its Python where others may not look."""
+    return in_child((lambda: _without_root(step)) if ROOT else step)
+
+
+def _without_root(step: Callable[[], Any]) -> Any:
+    syscalls.unshare(syscalls.NEW_MOUNTS)
+    mounts.detach()
+    places = [sys.prefix, sys.base_prefix, *sys.path, tempfile.gettempdir()]
+    mounts.open_ways(Path(place) for place in places if place)
+    os.setgroups([])
+    os.setresgid(NOBODY, NOBODY, NOBODY)
+    os.setresuid(NOBODY, NOBODY, NOBODY)
+    syscalls.prctl(PR_SET_DUMPABLE, 1)  # whoever changes user cannot be looked into, other than an ordinary process
+    return step()

@@ -1,0 +1,104 @@
+"""Reads the exploits and says what a report means for one of them.
+
+An exploit is one file that defines ``ModelNew``. Its docstring says what it tries, then line by line: the ``task`` it
+is for, what it may ``expect``, on which ``targets`` it runs, its ``limits``, and whether it is ``known`` to get
+through, and why. What can be expected is
+
+    an outcome         it is refused, for a rejection with the name of the rule
+    ok-at-true-time    it computes honestly after all, and is timed as what it computes
+    contained          it attempts what confinement has to stop, and says ESCAPED when that succeeds
+
+The true time is the reference's. An exploit with a line ``CHEAT = True`` is compared with itself without that.
+"""
+
+from __future__ import annotations
+
+import ast
+import enum
+from dataclasses import dataclass
+from pathlib import Path
+
+from stark_worker.protocol import EvalReport, EvalRequest, Limits, Outcome, Target
+
+HERE = Path(__file__).parent
+ESCAPED, CHEAT = "ESCAPED", "CHEAT = True"
+# An exploit that is accepted computes what the reference does, by the same functions. Timed at less than this share of
+# the reference's time, it has gained something; a busy machine alone does not account for it.
+TRUE_SHARE = 0.5
+
+
+class Verdict(enum.StrEnum):
+    """What came of an exploit."""
+
+    REJECTED = "rejected"
+    TRUE_TIME = "accepted at its true time"
+    FOOLED = "fooled"
+
+
+@dataclass(frozen=True)
+class Exploit:
+    """One way to fool an evaluator."""
+
+    name: str
+    source: str
+    tries: str
+    task: str
+    expect: tuple[str, ...]
+    targets: tuple[str, ...]
+    known: str | None
+    limits: Limits
+
+    def request(self, target: Target) -> EvalRequest:
+        return EvalRequest(task_source(self.task), self.source, target=target, limits=self.limits)
+
+    def true_request(self, target: Target) -> EvalRequest:
+        """Whose time is the true one."""
+        source = task_source(self.task)
+        if CHEAT in self.source:
+            return EvalRequest(source, self.source.replace(CHEAT, "CHEAT = False"), target=target, limits=self.limits)
+        return EvalRequest(source, source, entry="Model", target=target)
+
+    def verdict(self, report: EvalReport, true_ms: float) -> Verdict:
+        """``true_ms``: how long it would take without cheating."""
+        if ESCAPED in report.log:
+            return Verdict.FOOLED
+        if report.timing is None:
+            return Verdict.REJECTED
+        honest = "ok-at-true-time" in self.expect or "contained" in self.expect
+        if honest and report.timing.median_ms >= TRUE_SHARE * true_ms:
+            return Verdict.TRUE_TIME
+        return Verdict.FOOLED
+
+    def as_expected(self, report: EvalReport, true_ms: float) -> bool:
+        """Whether it was refused for the right reason, or accepted for what it is."""
+        verdict = self.verdict(report, true_ms)
+        if verdict is not Verdict.REJECTED:
+            return verdict is Verdict.TRUE_TIME
+        return report.outcome.value in self.expect or f"{Outcome.REJECTED} {report.rule}" in self.expect
+
+
+def exploits(target: Target) -> list[Exploit]:
+    """Those that can be tried on this target, by name."""
+    found = [read(path) for path in sorted((HERE / "exploits").glob("*.py"))]
+    return [exploit for exploit in found if target.value in exploit.targets]
+
+
+def read(path: Path) -> Exploit:
+    source = path.read_text(encoding="utf-8")
+    tries, _, facts = (ast.get_docstring(ast.parse(source)) or "").partition("\n\n")
+    said = dict(line.split(": ", 1) for line in facts.splitlines())
+    limits = {name: float(value) for name, value in (pair.split("=") for pair in said.get("limits", "").split())}
+    return Exploit(
+        name=path.stem,
+        source=source,
+        tries=tries,
+        task=said["task"],
+        expect=tuple(said["expect"].split(" or ")),
+        targets=tuple(said["targets"].split()),
+        known=said.get("known"),
+        limits=Limits(**({"build_s": 60.0, "run_s": 30.0} | limits)),
+    )
+
+
+def task_source(name: str) -> str:
+    return (HERE / "tasks" / f"{name}.py").read_text(encoding="utf-8")
