@@ -126,7 +126,8 @@ class HashEvaluator:
         number = digest(request.candidate_source)
         if number % 4 == 0:
             return EvalReport(FAILURES[number // 4 % 3], log=f"it failed, {number % 97}")
-        return EvalReport(Outcome.OK, Timing((1.0 + number % 1900 / 100,)))
+        rival = Timing((10.0,)) if request.rival_source is not None else None
+        return EvalReport(Outcome.OK, Timing((1.0 + number % 1900 / 100,)), rival=rival)
 
 
 class TroubledEvaluator(HashEvaluator):

@@ -199,7 +199,7 @@ def show(
     """Show the tree of a run, or one node with its prompts, scaffold, change and log."""
     record, nodes = _read(folder)
     if node is None:
-        terminal.show_tree(record, nodes)
+        terminal.show_tree(record, nodes, _read_final(folder))
         return
     by_id = {each.id: each for each in nodes}
     if node not in by_id:
@@ -226,7 +226,7 @@ def export(
         raise UsageError("Nothing to export was named.", "Give --best FILE or --training-data FILE.")
     record, nodes = _read(folder)
     if best is not None:
-        exports.write_best(best, record, nodes)
+        exports.write_best(best, record, nodes, _read_final(folder))
         terminal.say(f"The best kernel is in {best}.")
     if training_data is not None:
         count = exports.write_training_data(training_data, nodes, _read_calls(folder), role)
@@ -327,7 +327,8 @@ def _measure_compiled(folder: Path) -> Any:
 def _export_best(folder: Path) -> Path:
     from stark.view import exports
 
-    exports.write_best(folder / BEST_FILE, *_read(folder))
+    record, nodes = _read(folder)
+    exports.write_best(folder / BEST_FILE, record, nodes, _read_final(folder))
     return folder / BEST_FILE
 
 
@@ -360,6 +361,11 @@ def _read(folder: Path) -> Any:
     """A run and its nodes. Its calls hold every prompt, so they are read only where they are used."""
     with _opened(folder) as (store, record):
         return record, store.nodes(record.id)
+
+
+def _read_final(folder: Path) -> Any:
+    with _opened(folder) as (store, record):
+        return store.final(record.id)
 
 
 def _read_calls(folder: Path, number: int | None = None) -> Any:

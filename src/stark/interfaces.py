@@ -21,7 +21,8 @@ from typing import Any, Literal, Protocol, Self
 
 from stark.task import Task
 from stark.tree import Judgement, Node, Plan, Role, Tree
-from stark_worker.protocol import DeviceFacts, EvalReport, EvalRequest
+from stark_worker.intervals import ratio_interval
+from stark_worker.protocol import DeviceFacts, EvalReport, EvalRequest, Score
 
 # -- what is said to a chat model, and what comes back --------------------------------------------------------------
 
@@ -240,6 +241,31 @@ class Ending:
 
 
 @dataclass(frozen=True)
+class Final:
+    """The last word on a winner: built the stock way and judged anew by both scores, in turns with the reference."""
+
+    node_id: int
+    score: Score  # the one that decides
+    verified: EvalReport
+    kernelbench: EvalReport
+
+    @property
+    def report(self) -> EvalReport:
+        """What decides."""
+        return self.verified if self.score is Score.VERIFIED else self.kernelbench
+
+    @property
+    def holds(self) -> bool:
+        return self.report.timing is not None
+
+    @property
+    def speedup_interval(self) -> tuple[float, float] | None:
+        """Between which factors it is faster than the reference, with 99 % confidence."""
+        timing, rival = self.report.timing, self.report.rival
+        return ratio_interval(rival.samples_ms, timing.samples_ms) if timing and rival else None
+
+
+@dataclass(frozen=True)
 class RoleUsage:
     """What the calls of one role came to."""
 
@@ -311,6 +337,12 @@ class Store(Protocol):
 
     def end(self, run_id: str, ending: Ending) -> None:
         """Note why a run ended. One that is taken up again ends again; the last ending counts."""
+
+    def confirm(self, run_id: str, final: Final) -> None:
+        """Keep the last word on a winner; of several the last one counts."""
+
+    def final(self, run_id: str) -> Final | None:
+        """The last word on the winner, where it was spoken."""
 
     def nodes(self, run_id: str) -> list[Node]:
         """Finished nodes in landing order."""

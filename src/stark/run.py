@@ -25,6 +25,7 @@ from stark.errors import (
     TaskError,
     UsageError,
 )
+from stark.finals import contenders, hold_final, winner
 from stark.interfaces import (
     Attempt,
     Call,
@@ -32,6 +33,7 @@ from stark.interfaces import (
     Desk,
     Evaluator,
     Event,
+    Final,
     Listener,
     Message,
     Policy,
@@ -56,7 +58,7 @@ CLOCK_S = 5.0  # how much of the time a run has taken may be forgotten when it i
 
 @dataclass(frozen=True)
 class Result:
-    """What a run has found so far. ``reason`` says why it ended."""
+    """What a run has found so far. ``reason`` says why it ended; ``final`` is the last word on the best candidate."""
 
     run_id: str
     root: Node
@@ -64,6 +66,7 @@ class Result:
     attempts: int
     spent: Spend
     reason: str
+    final: Final | None = None
 
     @property
     def source(self) -> str | None:
@@ -72,14 +75,19 @@ class Result:
 
     @property
     def speedup(self) -> float | None:
-        """How many times as fast as the reference the best candidate is."""
+        """How many times as fast as the reference the best candidate is: in its final, where one was held."""
+        final = self.final.report if self.final else None
+        if final and final.timing and final.rival:
+            return final.rival.median_ms / final.timing.median_ms
         if self.best is None or self.best.runtime_ms is None or self.root.runtime_ms is None:
             return None
         return self.root.runtime_ms / self.best.runtime_ms
 
     @property
     def improved(self) -> bool:
-        return self.speedup is not None and self.speedup > 1.0
+        """Whether it is faster beyond doubt, or at least seems so where there was no final."""
+        interval = self.final.speedup_interval if self.final else None
+        return interval[0] > 1.0 if interval else self.speedup is not None and self.speedup > 1.0
 
 
 class Run:
@@ -180,6 +188,8 @@ class Run:
         finally:
             await _cancel(flying)
             self.store.clock(self.record.id, time.monotonic() - self._clocked)
+        if self.settings.evaluation.final and not self._fault:
+            await self._hold_finals()
         return self._finish()
 
     def stop(self) -> None:
@@ -246,6 +256,20 @@ class Run:
         ahead = [node.runtime_ms for node in islice(self.tree.ranked(), windows.leaders + 1)]
         return ahead[-1] or 0.0 if len(ahead) > windows.leaders else ALWAYS_MS
 
+    async def _hold_finals(self) -> None:
+        """Have the fastest candidates confirmed until one holds."""
+        for node in contenders(self.tree):
+            final = self.store.final(self.record.id)
+            if final is None or final.node_id != node.id:
+                assert node.source is not None
+                self._say("note", text=f"#{node.id} is built the stock way and judged anew by both scores.")
+                request = eval_request(self.record.task, node.source, self.settings.evaluation)
+                final = await hold_final(self.evaluator, request, node)
+                self.store.confirm(self.record.id, final)
+            if final.holds:
+                return
+            self._say("note", text=f"#{node.id} does not hold: {final.report.outcome}. {final.report.log[:300]}")
+
     async def _fly(self, ticket: Ticket) -> None:
         """One attempt from ticket to node. What stops it short leaves it unfinished in the store, to be resumed."""
         try:
@@ -284,10 +308,10 @@ class Run:
 
     def result(self) -> Result:
         """What has been found so far."""
-        attempts = len(attempts_of(self.tree))
-        return Result(
-            self.record.id, self.tree.root, self.tree.best, attempts, self.ledger.spent, self._end or "attempts"
-        )
+        attempts, reason = len(attempts_of(self.tree)), self._end or "attempts"
+        final = self.store.final(self.record.id)
+        best = winner(self.tree, final)
+        return Result(self.record.id, self.tree.root, best, attempts, self.ledger.spent, reason, final)
 
     def _land(self, node: Node) -> None:
         self.store.finish(self.record.id, node)

@@ -172,6 +172,8 @@ class EvaluationSettings(Group):
     """Deadline for compiling and loading a candidate."""
     run_s: float = Field(default=60.0, gt=0)
     """Deadline for checking and timing a candidate."""
+    final: bool = True
+    """Whether the winner is built by torch's own toolchain and judged anew by both scores before it is reported."""
     retries: int = Field(default=2, ge=0)
     """How often an evaluation is repeated after a fault of the machinery."""
 

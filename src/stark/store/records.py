@@ -8,10 +8,10 @@ import statistics
 from typing import Any
 
 from stark.errors import StoreError
-from stark.interfaces import Call, Finish, Message, Reply, RoleUsage, RunRecord, TicketRecord, Usage
+from stark.interfaces import Call, Final, Finish, Message, Reply, RoleUsage, RunRecord, TicketRecord, Usage
 from stark.task import Task
 from stark.tree import Judgement, Node, Plan, Role
-from stark_worker.protocol import DEGENERATE, DeviceFacts, EvalReport, Outcome, from_json, to_json
+from stark_worker.protocol import DEGENERATE, DeviceFacts, EvalReport, Outcome, Score, from_json, to_json
 
 
 def run_row(run: RunRecord) -> dict[str, Any]:
@@ -139,6 +139,21 @@ def call_of(row: sqlite3.Row) -> Call:
         started_at=row["started_at"],
         duration_s=row["duration_s"],
     )
+
+
+def final_row(run: int, final: Final) -> dict[str, Any]:
+    return {
+        "run": run,
+        "node_id": final.node_id,
+        "score": final.score.value,
+        "verified": record_text(final.verified),
+        "kernelbench": record_text(final.kernelbench),
+    }
+
+
+def final_of(row: sqlite3.Row) -> Final:
+    reports = (from_json(EvalReport, row[name]) for name in ("verified", "kernelbench"))
+    return Final(row["node_id"], Score(row["score"]), *reports)
 
 
 def usage_of(row: sqlite3.Row) -> tuple[Role, RoleUsage]:

@@ -89,6 +89,7 @@ class _Rescue:
             "clocks": self._carry("clocks", lambda row: row),
             "amendments": self._carry("amendments", lambda row: row),
             "endings": self._carry("endings", lambda row: row),
+            "finals": self._carry("finals", lambda row: row),
             "nodes": self._carry("nodes", self._node, self._node_kept),
             "tickets": self._carry("tickets", self._ticket, self._ticket_kept),
             "reservations": self._carry("reservations", lambda row: row, self._reservation_kept),

@@ -117,8 +117,21 @@ def _add_benchmarks(db: sqlite3.Connection) -> None:
     db.execute("CREATE INDEX endings_of_run ON endings (run)")
 
 
+def _add_finals(db: sqlite3.Connection) -> None:
+    db.execute(
+        """CREATE TABLE finals (
+            run INTEGER NOT NULL REFERENCES runs (key),
+            node_id INTEGER NOT NULL,
+            score TEXT NOT NULL,
+            verified TEXT NOT NULL,
+            kernelbench TEXT NOT NULL
+        )"""
+    )
+    db.execute("CREATE INDEX finals_of_run ON finals (run)")
+
+
 Migration = Callable[[sqlite3.Connection], None]
-MIGRATIONS: list[Migration] = [_create_tables, _add_benchmarks]
+MIGRATIONS: list[Migration] = [_create_tables, _add_benchmarks, _add_finals]
 
 
 def migrate(db: sqlite3.Connection, version: int) -> None:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from stark.errors import StoreError
-from stark.interfaces import Call, Ending, RoleUsage, RunRecord, Spend, TicketRecord
+from stark.interfaces import Call, Ending, Final, RoleUsage, RunRecord, Spend, TicketRecord
 from stark.store import records
 from stark.store.file import bound, damaged, insert, plainly, transaction
 from stark.store.lock import WriterLock
@@ -136,6 +136,11 @@ class SqliteStore:
         with self._transaction():
             insert(self.db, "endings", row)
 
+    def confirm(self, run_id: str, final: Final) -> None:
+        row = records.final_row(self._key(run_id), final)
+        with self._transaction():
+            insert(self.db, "finals", row)
+
     # -- reading ------------------------------------------------------------------------------------------------
 
     def runs(self) -> list[RunRecord]:
@@ -174,6 +179,11 @@ class SqliteStore:
     def ending(self, run_id: str) -> Ending | None:
         query = "SELECT reason, message FROM endings WHERE run = ? ORDER BY rowid DESC LIMIT 1"
         found = self._load(lambda row: Ending(row["reason"], row["message"]), query, self._key(run_id))
+        return found[0] if found else None
+
+    def final(self, run_id: str) -> Final | None:
+        query = "SELECT * FROM finals WHERE run = ? ORDER BY rowid DESC LIMIT 1"
+        found = self._load(records.final_of, query, self._key(run_id))
         return found[0] if found else None
 
     def usage(self, run_id: str) -> dict[Role, RoleUsage]:

@@ -12,23 +12,33 @@ from typing import Any
 
 import stark_worker
 from stark.errors import UsageError
-from stark.interfaces import Call, RunRecord
+from stark.finals import winner
+from stark.interfaces import Call, Final, RunRecord
 from stark.tree import ROOT_ID, Node, Role, Tree
 
 
-def write_best(path: Path, record: RunRecord, nodes: Sequence[Node]) -> None:
-    """The fastest correct candidate as a file of its own, under a comment that says where it comes from."""
+def write_best(path: Path, record: RunRecord, nodes: Sequence[Node], final: Final | None) -> None:
+    """The best candidate as a file of its own, under a comment that says where it comes from."""
     tree = Tree()
     for node in nodes:
         tree.add(node)
-    best = tree.best
+    best = winner(tree, final)
     if best is None or best.source is None:
         raise UsageError("The run has no correct kernel to export.", "Give it more attempts with stark resume.")
     header = (
         f"# {record.task.name}: node {best.id} of run {record.id}\n"
-        f"# {best.runtime_ms:.4f} ms per call, reference {tree.root.runtime_ms:.4f} ms, on {record.device.name}\n"
+        f"# {_times(tree, best, final)}, on {record.device.name}\n"
     )
     write_text(path, header + best.source)
+
+
+def _times(tree: Tree, best: Node, final: Final | None) -> str:
+    report = final.report if final else None
+    if report and report.timing and report.rival:
+        times, how = (report.timing.median_ms, report.rival.median_ms), "measured in turns"
+    else:
+        times, how = (best.runtime_ms or 0.0, tree.root.runtime_ms or 0.0), "measured one after the other"
+    return "{:.4f} ms per call, reference {:.4f} ms, ".format(*times) + how
 
 
 def write_training_data(path: Path, nodes: Sequence[Node], calls: Sequence[Call], role: Role) -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -15,11 +16,12 @@ from rich.text import Text
 from rich.tree import Tree as Branches
 
 from stark.errors import StarkError
-from stark.interfaces import Call, Event, RunRecord
+from stark.finals import winner
+from stark.interfaces import Call, Event, Final, RunRecord
 from stark.models import describe
 from stark.tree import ROOT_ID, Node, Role, Tree
 from stark.view.tables import Table as Figures
-from stark_worker.protocol import EvalReport, Outcome, to_json
+from stark_worker.protocol import EvalReport, Outcome, Score, to_json
 
 if TYPE_CHECKING:  # both pull in the agents, which `stark --help` need not wait for
     from stark.estimate import Estimate
@@ -78,6 +80,8 @@ def show_result(result: Result, folder: Path, compiled: EvalReport | None, expor
     console.print()
     spent = f"{result.spent.tokens:,} tokens, ${result.spent.usd:.2f}"
     console.print(Text(f"{result.attempts} attempts, {spent}. Ended by: {result.reason}."))
+    if result.final is not None:
+        _show_final(result.final)
     if result.best is None:
         console.print(Text("No correct kernel was found.", "yellow"))
     elif (plan := result.best.plan) is not None:
@@ -97,20 +101,36 @@ def show_first_steps() -> None:
 
 
 def _comparison(result: Result, compiled: EvalReport | None) -> Table:
-    root_ms = result.root.runtime_ms
-    rows = [("PyTorch eager", result.root.report)]
-    rows += [("torch.compile", compiled)] if compiled is not None else []
-    rows += [(f"ours ({_name(result.best.id)})", result.best.report)] if result.best is not None else []
+    """Eager, torch.compile and ours; ours and eager from the final, where they were timed in turns."""
+    final = result.final.report if result.final else None
+    eager = final.rival if final and final.rival else result.root.report.timing
+    ours = final.timing if final else result.best.report.timing if result.best else None
     table = Table(box=None, pad_edge=False)
     for column in ("", "time per call", "speed"):
         table.add_column(column, justify="left" if not column else "right")
-    for name, report in rows:
-        if report.timing is None:
-            table.add_row(name, f"cannot run here ({report.outcome.value.replace('_', ' ')})", "")
-        else:
-            ms = report.timing.median_ms
-            table.add_row(name, _ms(ms), f"{root_ms / ms:.2f}x" if root_ms else "")
+    table.add_row("PyTorch eager", _ms(eager.median_ms if eager else None), "1.00x")
+    if compiled is not None and compiled.timing is None:
+        table.add_row("torch.compile", f"cannot run here ({compiled.outcome.value.replace('_', ' ')})", "")
+    for name, timing in (("torch.compile", compiled.timing if compiled else None), (_ours(result), ours)):
+        if timing and eager:
+            table.add_row(name, _ms(timing.median_ms), f"{eager.median_ms / timing.median_ms:.2f}x")
     return table
+
+
+def _ours(result: Result) -> str:
+    return f"ours ({_name(result.best.id)})" if result.best else "ours"
+
+
+def _show_final(final: Final) -> None:
+    """What came out when the winner was built the stock way."""
+    for score in Score:
+        one = replace(final, score=score)
+        if one.speedup_interval is None:
+            verdict = "not confirmed: " + one.report.outcome.value.replace("_", " ") if not one.holds else "correct"
+        else:
+            low, high = one.speedup_interval
+            verdict = f"correct, {low:.2f}x to {high:.2f}x as fast as the reference (99 % confidence)"
+        console.print(Text(f"{_name(final.node_id)} built the stock way, score {score}: {verdict}."))
 
 
 class Baselines:
@@ -141,37 +161,40 @@ def show_verdict(report: EvalReport, reference: EvalReport, as_json: bool) -> No
         console.print(_title("Log"), Text(report.log))
 
 
-def show_tree(record: RunRecord, nodes: Sequence[Node]) -> None:
-    """The whole tree, one line per node."""
+def show_tree(record: RunRecord, nodes: Sequence[Node], final: Final | None = None) -> None:
+    """The whole tree, one line per node, and what became of the winner."""
     tree = Tree()
     for node in nodes:
         tree.add(node)
     if not tree:
         console.print(Text("The run has no node yet."))
         return
-    best = tree.best
     models = sorted({describe(role["model"]) for role in record.settings["roles"].values() if isinstance(role, dict)})
     facts = [record.settings["method"], *filter(None, models), record.device.name]
     console.print(Text.assemble((record.task.name, "bold"), f"  {', '.join(facts)}"))
+    _draw(tree, winner(tree, final))
+    if final is not None:
+        _show_final(final)
 
+
+def _draw(tree: Tree, best: Node | None) -> None:
     def label(node: Node) -> Text:
         mark = Text("  ★ best", "bold green") if best and node.id == best.id else Text()
         name = "root" if node.id == ROOT_ID else f"{_name(node.id)} {node.role}"
         return Text.assemble(f"{name}  ", _verdict(node, tree.root.runtime_ms), _headline(node), mark)
 
+    below = [(node, node.parent_id) for node in tree if node.parent_id is not None]
     depth = {ROOT_ID: 0}
-    for node in nodes:
-        if node.parent_id is not None:
-            depth[node.id] = depth[node.parent_id] + 1
+    for node, parent in below:
+        depth[node.id] = depth[parent] + 1
     if max(depth.values()) > DEEPEST_DRAWN:  # indented so far, the labels would be cut off
-        for node in nodes:
-            origin = "" if node.parent_id is None else f"{_name(node.parent_id)} -> "
-            console.print(Text.assemble((origin, "dim"), label(node)))
+        console.print(label(tree.root))
+        for node, parent in below:
+            console.print(Text.assemble((f"{_name(parent)} -> ", "dim"), label(node)))
         return
     branches = {ROOT_ID: Branches(label(tree.root), guide_style="dim")}
-    for node in nodes:
-        if node.parent_id is not None:
-            branches[node.id] = branches[node.parent_id].add(label(node))
+    for node, parent in below:
+        branches[node.id] = branches[parent].add(label(node))
     console.print(branches[ROOT_ID])
 
 
