@@ -51,7 +51,7 @@ def _over_others(axes: Any, groups: Sequence[Group]) -> None:
     places = range(len(pairs))
     axes.bar([place - 0.2 for place in places], [statistics.fmean(ratios) for _, ratios in pairs], 0.4, label="mean")
     axes.bar([place + 0.2 for place in places], [statistics.median(ratios) for _, ratios in pairs], 0.4, label="median")
-    axes.set_xticks(list(places), [each.method for each, _ in pairs], rotation=20, fontsize=8)
+    axes.set_xticks(list(places), [each.method for each, _ in pairs], rotation=30, ha="right", fontsize=8)
     axes.axhline(1.0, color="black", linewidth=0.8)
     axes.set_ylabel("STARK's speed over")
     if pairs:
