@@ -14,6 +14,7 @@ from collections.abc import Callable, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
+from operator import itemgetter
 from pathlib import Path
 
 from stark.agents.prompts import load_templates
@@ -36,7 +37,7 @@ from stark.metrics import attempts_of
 from stark.run import Run, eval_request
 from stark.store import open_store
 from stark.tree import ROOT_ID, Node, Role
-from stark_worker.protocol import DEGENERATE, DeviceFacts, EvalRequest
+from stark_worker.protocol import DEGENERATE, DeviceFacts, EvalReport, EvalRequest
 
 DONE = "attempts"
 DEGENERATE_TASK, BROKEN_TASK, FAULT, STOPPED = "degenerate", "task", "fault", "stopped"
@@ -148,17 +149,17 @@ class Bench:
         if changed:
             self._store.amend(cell.id, wanted)
             self._records[cell.id] = replace(record, settings=wanted)
-            self._endings.pop(cell.id, None)  # a limit that was reached may not be one any more
+            for again in (cell, cell.rescored()):  # a limit that was reached may not be one any more
+                self._endings.pop(again.id, None)
 
     def _remember(self, cell: Cell) -> int:
         """Take over the reference of a stored run; how many attempts it has made."""
         if cell.id not in self._records:
             return 0
-        nodes = self._store.nodes(cell.id)
-        for node in nodes:
-            if node.id == ROOT_ID:
-                self._evaluator.learn(self._root_request(cell), node.report)
-        return len(attempts_of(nodes)) if cell.kind is Kind.SEARCH else 0
+        judgements, request = self._store.judgements(cell.id), self._root_request(cell)
+        if judgements and not self._evaluator.knows(request):
+            self._evaluator.learn(request, self._store.nodes(cell.id)[0].report)  # the root landed first
+        return len(attempts_of(judgements)) if cell.kind is Kind.SEARCH else 0
 
     def _ending(self, cell: Cell) -> Ending | None:
         """The ending that settles a cell: none where there is more to do."""
@@ -171,10 +172,14 @@ class Bench:
         return None if ending.reason == DONE and more else ending
 
     def _settled(self, cell: Cell) -> bool:
-        if self._ending(cell) is None:
-            return False
-        again = self._rescored(cell)
-        return again is None or self._ending(again) is not None
+        ended = self._ending(cell) is not None
+        return ended and not (self._to_rescore(cell) and self._ending(cell.rescored()) is None)
+
+    def _to_rescore(self, cell: Cell) -> bool:
+        """Whether a search that ended is to be judged by the other score as well."""
+        ending = self._ending(cell)
+        searched = cell.kind is Kind.SEARCH and ending is not None and ending.reason != DEGENERATE_TASK
+        return self._both_scores and searched
 
     def _spent(self) -> float:
         return sum(self._store.spent(run_id).usd for run_id in self._records)
@@ -184,9 +189,8 @@ class Bench:
     async def _settle(self, cell: Cell) -> None:
         if self._ending(cell) is None:
             await self._end(cell)
-        again = self._rescored(cell)
-        if again is not None and self._ending(cell) is not None and self._ending(again) is None:
-            await self._end(again)
+        if not self._settled(cell) and self._to_rescore(cell):
+            await self._end(cell.rescored(self._winner(cell)))
 
     async def _end(self, cell: Cell) -> None:
         record = self._records.get(cell.id) or self._create(cell)
@@ -203,7 +207,7 @@ class Bench:
         self._told(cell, ending, self.standing())
 
     async def _search(self, cell: Cell, record: RunRecord) -> Ending:
-        reference = await self._evaluator.evaluate(self._root_request(cell))
+        reference = await self._reference(cell)
         if DEGENERATE in reference.checks and not cell.settings.evaluation.allow_degenerate:
             return Ending(DEGENERATE_TASK, reference.checks[DEGENERATE])
 
@@ -222,25 +226,32 @@ class Bench:
         """Sources that are given, each a child of the reference."""
         stored = {node.id for node in self._store.nodes(cell.id)}
         if ROOT_ID not in stored:
-            report = await self._evaluator.evaluate(self._root_request(cell))
-            self._store.finish(cell.id, Node(ROOT_ID, None, Role.REFERENCE, cell.task.source, report))
+            root = Node(ROOT_ID, None, Role.REFERENCE, cell.task.source, await self._reference(cell))
+            self._store.finish(cell.id, root)
         role = Role.OTHER if cell.kind is Kind.JUDGED else Role.GIVEN
-        for number, given in enumerate(cell.given, 1):
-            if number not in stored:
+        for given in cell.given:
+            if given.number not in stored:
                 request = eval_request(cell.task, given.source, cell.settings.evaluation, given.entry)
                 report = await self._evaluator.evaluate(request)
-                node = Node(number, ROOT_ID, role, given.source, report, notes=(given.label,))
+                node = Node(given.number, ROOT_ID, role, given.source, report, notes=(given.label,))
                 self._store.finish(cell.id, node)
         return Ending(DONE)
 
-    def _rescored(self, cell: Cell) -> Cell | None:
-        """The cell that judges a search's winner by the other score, where that is wanted and there was a search."""
-        if not self._both_scores or cell.kind is not Kind.SEARCH or cell.id not in self._records:
-            return None
-        nodes = self._store.nodes(cell.id)
-        correct = [node for node in nodes if node.runtime_ms is not None and node.id != ROOT_ID]
-        winner = min(correct, key=lambda node: node.runtime_ms or 0.0, default=None)
-        return cell.rescored(winner.source if winner else None) if nodes else None
+    async def _reference(self, cell: Cell) -> EvalReport:
+        """The report on the task's own model, which has to work."""
+        report = await self._evaluator.evaluate(self._root_request(cell))
+        if report.timing is None:
+            raise TaskError(f"The task's own Model does not pass its evaluation: {report.outcome}. {report.log[-500:]}")
+        return report
+
+    def _winner(self, cell: Cell) -> str | None:
+        """The source of the fastest correct kernel a search has found."""
+        correct = [
+            (node.runtime_ms, node.source)
+            for node in self._store.nodes(cell.id)
+            if node.runtime_ms is not None and node.id != ROOT_ID
+        ]
+        return min(correct, key=itemgetter(0))[1] if correct else None
 
     def _create(self, cell: Cell) -> RunRecord:
         record = record_of(cell, self._device)

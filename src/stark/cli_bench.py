@@ -27,17 +27,14 @@ from stark.errors import UsageError
 from stark.view import terminal
 
 if TYPE_CHECKING:
-    from stark.grid import Cell
-    from stark.settings import Settings
+    from stark.grid import Cell, GridFile, SettingsOf
     from stark.task import Task
 
 INTERRUPTED = 130
-PAPER_METHODS = ["stark", "sampling", "reflexion", "search-agent", "ma-only"]
 
 Kernelbench = Annotated[Path | None, typer.Option("--kernelbench", metavar="DIR", help="A KernelBench checkout.")]
 Dataset = Annotated[Path | None, typer.Option("--dataset", metavar="DIR", help="A snapshot of its data set.")]
 Files = Annotated[Path | None, typer.Option("--tasks", metavar="PATH", help="A task file, or a folder of them.")]
-Subset = Annotated[str, typer.Option(help="representative, paper, or all.")]
 Only = Annotated[
     list[str] | None, typer.Option("--only", help="level1, level1/26, level1/1-10 or '*Softmax*'; may be repeated.")
 ]
@@ -48,17 +45,20 @@ def bench(
     kernelbench: Kernelbench = None,
     dataset: Dataset = None,
     tasks: Files = None,
-    subset: Subset = "all",
+    grid_file: Annotated[
+        Path | None, typer.Option("--grid", metavar="FILE", help="What to run, such as configs/table-1.toml.")
+    ] = None,
+    subset: Annotated[str | None, typer.Option(help="representative, paper, or all.")] = None,
     only: Only = None,
     method: Annotated[list[str] | None, typer.Option("--method", help="May be repeated. Unset: all five.")] = None,
     switch: Annotated[
         list[str] | None, typer.Option("--switch", metavar="A.B=C,...", help="A further variant; may be repeated.")
     ] = None,
-    seeds: Annotated[int, typer.Option(min=1, help="How many seeds, from 0 on.")] = 1,
+    seeds: Annotated[int | None, typer.Option(min=1, help="How many seeds, from 0 on. Unset: one.")] = None,
     store: StoreFolder = Path("runs/bench"),
     at_once: Annotated[int, typer.Option(min=1, help="How many runs are in flight at once.")] = 16,
-    baselines: Annotated[bool, typer.Option(help="Also time torch.compile.")] = True,
-    both_scores: Annotated[bool, typer.Option(help="Judge each winner by the other score too.")] = False,
+    baselines: Annotated[bool | None, typer.Option(help="Also time torch.compile. Unset: yes.")] = None,
+    both_scores: Annotated[bool | None, typer.Option(help="Judge each winner by the other score too.")] = None,
     judge_only: Annotated[
         Path | None, typer.Option("--judge-only", metavar="DIR", help="Judge kernels another tool made; no search.")
     ] = None,
@@ -76,30 +76,26 @@ def bench(
     dry_run: Annotated[bool, typer.Option("--dry-run", help="List the tasks and estimate; start nothing.")] = False,
 ) -> None:
     """Run a grid of task x method x switch x seed into one store. The same command goes on with what is missing."""
-    from stark.grid import make_grid, settings_maker, with_baselines
+    from stark.grid import read_grid, settings_maker
 
+    axes = {"subset": subset, "only": only, "methods": method, "switches": switch, "seeds": seeds}
+    axes |= {"baselines": baselines, "both_scores": both_scores, "config": str(config) if config else None}
+    grid = read_grid(grid_file, given(axes))
     options = {
         **limits(attempts, tokens, usd, None),
         "evaluation": {"precision": precision, "score": score, "target": target, "evaluator": evaluator},
         "roles": {"model": model, "base_url": base_url},
     }
-    settings_of = settings_maker(config, sets or [], given(options))
-    chosen = _tasks(kernelbench, dataset, tasks, subset, only or [])
-    if judge_only is not None:
-        cells = _judged(chosen, judge_only, settings_of("stark", 0, ()))
-    else:
-        cells = make_grid(chosen, method or PAPER_METHODS, switch or [], seeds, settings_of)
-    if baselines:
-        cells = with_baselines(cells, both_scores or judge_only is not None)
+    settings_of = settings_maker(Path(grid.config) if grid.config else None, sets or [], given(options))
+    chosen = _tasks(kernelbench, dataset, tasks, grid)
+    cells = _cells(grid, chosen, judge_only, settings_of)
     if dry_run:
         _show_plan(cells, at_once)
     else:
-        _run(cells, store, at_once, both_scores)
+        _run(cells, store, at_once, grid.both_scores)
 
 
-def _tasks(
-    kernelbench: Path | None, dataset: Path | None, files: Path | None, subset: str, only: list[str]
-) -> list[Task]:
+def _tasks(kernelbench: Path | None, dataset: Path | None, files: Path | None, grid: GridFile) -> list[Task]:
     from stark.sources import list_checkout, list_dataset, list_files, select
 
     places = {list_checkout: kernelbench, list_dataset: dataset, list_files: files}
@@ -107,16 +103,20 @@ def _tasks(
     if len(named) != 1:
         raise UsageError("A benchmark takes tasks from one place.", "Give --kernelbench, --dataset or --tasks.")
     ((listed, path),) = named
-    return [listing.load() for listing in select(listed(path), subset, only)]
+    return [listing.load() for listing in select(listed(path), grid.subset, grid.only)]
 
 
-def _judged(tasks: list[Task], folder: Path, settings: Settings) -> list[Cell]:
-    from stark.grid import judged_cells, read_generations
+def _cells(grid: GridFile, tasks: list[Task], judge_only: Path | None, settings_of: SettingsOf) -> list[Cell]:
+    from stark.grid import judged_cells, make_grid, read_generations, with_baselines
 
-    cells = judged_cells(tasks, read_generations(folder), folder.resolve().name, settings)
-    if not cells:
-        raise UsageError(f"No kernel in {folder} is for one of the selected tasks.", "Check levels and numbers.")
-    return cells
+    if judge_only is None:
+        cells = make_grid(tasks, grid.methods, grid.switches, grid.seeds, settings_of)
+    else:
+        system = judge_only.resolve().name
+        cells = judged_cells(tasks, read_generations(judge_only), system, settings_of("stark", 0, ()))
+        if not cells:
+            raise UsageError(f"No kernel in {judge_only} is for a selected task.", "Check levels and numbers.")
+    return with_baselines(cells, grid.both_scores or judge_only is not None) if grid.baselines else cells
 
 
 def _show_plan(cells: list[Cell], at_once: int) -> None:

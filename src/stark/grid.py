@@ -10,15 +10,19 @@ from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
-from stark.config import load_settings, parse_assignment
+from pydantic import Field, ValidationError
+
+from stark.config import load_settings, parse_assignment, read_file
 from stark.errors import SettingsError, UsageError
-from stark.settings import Settings
+from stark.settings import Group, Settings
 from stark.task import Task
-from stark_worker.baselines import BASELINES, COMPILE_S, EAGER, baseline_source
+from stark_worker.baselines import BASELINES, COMPILE_S, baseline_source
 from stark_worker.protocol import Score
 
 FAIR_SWITCHES = ("search", "windows", "anchors", "prompts", "roles")
 _GENERATION = re.compile(r"level_(\d+)_problem_(\d+)_sample_(\d+)_kernel\.py")
+
+SettingsOf = Callable[[str, int, Sequence[str]], Settings]  # method, seed, assignments of the switch
 
 
 class Kind(enum.StrEnum):
@@ -30,10 +34,48 @@ class Kind(enum.StrEnum):
     JUDGED = "judged"  # kernels another tool has made
 
 
+class GridFile(Group):
+    """A benchmark as a file, such as those in ``configs`` for the paper's tables. The command line prevails."""
+
+    config: str | None = None
+    """Settings file of all runs, relative to this file."""
+    subset: str = "all"
+    """Which tasks: `representative`, `paper` or `all`."""
+    only: tuple[str, ...] = ()
+    """Which of those: `level1`, `level1/26`, `level1/1-10`, or a name with wildcards."""
+    methods: tuple[str, ...] = ("stark", "sampling", "reflexion", "search-agent", "ma-only")
+    """The methods under comparison."""
+    switches: tuple[str, ...] = ()
+    """Further variants of each method, such as `anchors.mode=off`."""
+    seeds: int = Field(default=1, ge=1)
+    """How many seeds, from 0 on."""
+    baselines: bool = True
+    """Whether torch.compile is timed too."""
+    both_scores: bool = False
+    """Whether each winner is judged by the other score too."""
+
+
+def read_grid(file: Path | None, options: Mapping[str, Any]) -> GridFile:
+    """The grid of a file with what the command line says in place of it."""
+    content = read_file(file) if file is not None else {}
+    try:
+        grid = GridFile.model_validate({**content, **options})
+    except ValidationError as error:
+        first = error.errors()[0]
+        raise SettingsError(
+            f"{'.'.join(map(str, first['loc']))} in {file or 'the command line'}: {first['msg'].lower()}.",
+            f"A grid has {', '.join(GridFile.model_fields)}.",
+        ) from error
+    if file is None or grid.config is None or "config" in options:
+        return grid
+    return grid.model_copy(update={"config": str(file.parent / grid.config)})
+
+
 @dataclass(frozen=True)
 class Given:
-    """A source to be judged, and the class in it to load."""
+    """A source to be judged, the number of the node it becomes, and the class in it to load."""
 
+    number: int
     label: str
     source: str
     entry: str = "ModelNew"
@@ -63,11 +105,12 @@ class Cell:
     def labels(self) -> dict[str, str]:
         return {"kind": self.kind, "switch": self.switch, "system": self.system}
 
-    def rescored(self, winner: str | None) -> Cell:
-        """The winner of this search, to be judged by the other score. A search without one failed by that as well."""
+    def rescored(self, winner: str | None = None) -> Cell:
+        """The winner of this search, to be judged by the other score. A search without one failed by that as well. A
+        search that was extended has another winner, numbered by its budget."""
         other = Score.KERNELBENCH if self.settings.evaluation.score is Score.VERIFIED else Score.VERIFIED
         settings = _evaluation(self.settings, score=other)
-        given = () if winner is None else (Given("winner", winner),)
+        given = () if winner is None else (Given(self.settings.budget.attempts, "winner", winner),)
         return replace(self, kind=Kind.RESCORED, settings=settings, given=given)
 
 
@@ -76,7 +119,7 @@ def make_grid(
     methods: Sequence[str],
     switches: Sequence[str],
     seeds: int,
-    settings_of: Callable[[str, int, Sequence[str]], Settings],
+    settings_of: SettingsOf,
 ) -> list[Cell]:
     """Every search, task by task, so that what belongs together is there early."""
     variants = [
@@ -88,9 +131,7 @@ def make_grid(
     return [Cell(task, settings, switch) for task in tasks for switch, settings in variants]
 
 
-def settings_maker(
-    file: Path | None, sets: Sequence[str], options: Mapping[str, Any]
-) -> Callable[[str, int, Sequence[str]], Settings]:
+def settings_maker(file: Path | None, sets: Sequence[str], options: Mapping[str, Any]) -> SettingsOf:
     """How the settings of a cell follow from those of the grid."""
 
     def settings_of(method: str, seed: int, switch: Sequence[str]) -> Settings:
@@ -122,8 +163,8 @@ def with_baselines(cells: Sequence[Cell], both_scores: bool) -> list[Cell]:
 def _baselines(cell: Cell, score: Score) -> Cell:
     """torch.compile under the conditions of a cell; eager is the root of any run."""
     patient = _evaluation(cell.settings, score=score, run_s=max(cell.settings.evaluation.run_s, COMPILE_S))
-    given = [Given(name, *baseline_source(cell.task.source, name)) for name in BASELINES if name != EAGER]
-    return Cell(cell.task, Settings(evaluation=patient.evaluation), kind=Kind.BASELINES, given=tuple(given))
+    given = [Given(number, name, *baseline_source(cell.task.source, name)) for number, name in enumerate(BASELINES)]
+    return Cell(cell.task, Settings(evaluation=patient.evaluation), kind=Kind.BASELINES, given=tuple(given[1:]))
 
 
 def judged_cells(
@@ -145,7 +186,7 @@ def read_generations(folder: Path) -> dict[tuple[int, int], list[Given]]:
     for path in folder.glob("*.py"):
         if name := _GENERATION.fullmatch(path.name):
             level, problem, sample = map(int, name.groups())
-            given = Given(f"sample {sample}", path.read_text(encoding="utf-8", errors="replace"))
+            given = Given(1 + sample, f"sample {sample}", path.read_text(encoding="utf-8", errors="replace"))
             found.setdefault((level, problem), []).append((sample, given))
     if not found:
         raise UsageError(

@@ -18,6 +18,8 @@ from stark.results import read_results
 from stark.store import open_store
 from stub_server import Behaviour, StubServer
 
+pytestmark = pytest.mark.timeout(400)  # some judge for real, and a busy machine is slow
+
 ROOT = Path(__file__).parents[2]
 PRETEND = ["--model", "pretend:PretendModel", "--evaluator", "pretend:HashEvaluator"]
 TROUBLED = ["--model", "pretend:PretendModel", "--evaluator", "pretend:TroubledEvaluator"]
@@ -34,7 +36,8 @@ def tasks(tmp_path):
 
 
 def bench(tasks, store, *words, **extra):
-    return stark_command("bench", "--tasks", tasks, "--store", store, *words, **extra)
+    words = command("bench", "--tasks", tasks, "--store", store, *words)
+    return subprocess.run(words, capture_output=True, text=True, timeout=200, env=environment(**extra))
 
 
 def report_of(store, folder):
@@ -55,7 +58,6 @@ def kill_in_the_middle(words, **extra):
     process.stdout.close()
 
 
-@pytest.mark.timeout(240)
 def test_a_killed_grid_of_all_methods_ends_with_the_report_of_an_undisturbed_one(tasks, tmp_path):
     """Eight tasks, the five methods, a model server on this machine; killed in the middle."""
 
@@ -64,8 +66,8 @@ def test_a_killed_grid_of_all_methods_ends_with_the_report_of_an_undisturbed_one
         return Behaviour(text=answer(prompt), usage=(len(prompt) // 4, 0, 50), delay_s=0.02)
 
     with StubServer(behave) as server:
-        options = ["--model", "stub", "--base-url", f"{server.url}/v1", "--tokens", 10**9, "--attempts", 3]
-        options += ["--evaluator", "pretend:HashEvaluator", "--both-scores"]
+        options = ["--model", "stub", "--base-url", f"{server.url}/v1", "--tokens", 10**9, "--attempts", 2]
+        options += ["--evaluator", "pretend:HashEvaluator"]
         disturbed, whole = tmp_path / "disturbed", tmp_path / "whole"
         kill_in_the_middle(["bench", "--tasks", tasks, "--store", disturbed, *options], OPENAI_API_KEY="none")
         assert not all(run.complete for run in read_results(disturbed))
@@ -76,16 +78,19 @@ def test_a_killed_grid_of_all_methods_ends_with_the_report_of_an_undisturbed_one
     assert reports[0] == reports[1]
     searches = [run for run in read_results(whole) if run.kind == "search"]
     assert len(searches) == 8 * 5
-    assert all(run.metrics.attempts == 3 for run in searches)
+    assert all(run.metrics.attempts == 2 for run in searches)
 
 
 def test_what_is_done_is_skipped_and_a_larger_budget_goes_on(tasks, tmp_path):
-    store, options = tmp_path / "store", [*PRETEND, "--method", "sampling", "--only", "task[01]"]
+    store, options = tmp_path / "store", [*PRETEND, "--method", "reflexion", "--only", "task[01]", "--both-scores"]
     assert bench(tasks, store, *options, "--attempts", 2).returncode == 0
     again = bench(tasks, store, *options, "--attempts", 2)
     assert "Everything was done before." in again.stdout
     assert bench(tasks, store, *options, "--attempts", 4).returncode == 0
-    assert [run.metrics.attempts for run in read_results(store)] == [4, 4]
+    results = read_results(store)
+    assert [run.metrics.attempts for run in results if run.kind == "search"] == [4, 4]
+    found = {(run.task, run.kind): run.metrics.best_ms for run in results}
+    assert all(found[task, "rescored"] == found[task, "search"] for task in ("task0", "task1"))
 
 
 def test_a_store_is_one_experiment(tasks, tmp_path):
@@ -188,7 +193,6 @@ def test_a_single_run_can_be_reported_and_compared(tasks, tmp_path):
     assert (refused.returncode, "table-9" in refused.stderr) == (2, True)
 
 
-@pytest.mark.timeout(300)
 def test_kernels_of_another_tool_are_judged_for_real_by_both_scores(tmp_path):
     level = tmp_path / "checkout" / "level1"
     level.mkdir(parents=True)
@@ -216,7 +220,6 @@ def test_kernels_of_another_tool_are_judged_for_real_by_both_scores(tmp_path):
         assert run.speedup() > 0
 
 
-@pytest.mark.timeout(300)
 def test_a_grid_with_the_real_evaluator(tmp_path):
     """Both kinds of run for real: a search with replies written beforehand, and torch's own reference."""
     words = ["bench", "--tasks", ROOT / "examples" / "tasks" / "gated_activation.py", "--method", "stark"]

@@ -166,6 +166,13 @@ def test_a_report_becomes_files(tmp_path):
     assert not any(part in page for part in ("<script", "<img", "<link", "src="))
 
 
+def test_a_benchmark_that_has_just_begun_has_a_report_without_figures(tmp_path):
+    results = [a_result(ending=None, budget=30)]
+    write_report(tmp_path, "t", [], tables(results), group(results))
+    assert {path.suffix for path in tmp_path.iterdir()} == {".md", ".html", ".csv", ".parquet"}
+    assert [table.name for table in tables(results)] == ["endings"]
+
+
 def test_text_that_would_break_a_table_is_escaped():
     results = [a_result(method="a|b <i>")]
     assert "a\\|b <i>" in as_markdown("t", [], tables(results), [])

@@ -33,6 +33,10 @@ class SharedEvaluator:
     async def device(self) -> DeviceFacts:
         return await self._evaluator.device()
 
+    def knows(self, request: EvalRequest) -> bool:
+        """Whether this reference was judged already."""
+        return _key(request) in self._references
+
     def learn(self, request: EvalRequest, report: EvalReport) -> None:
         """Take over what an earlier session found out about a reference."""
         self._references[_key(request)] = report

@@ -28,7 +28,9 @@ def draw(groups: Sequence[Group], kind: str) -> dict[str, bytes]:
 
     matplotlib.use("agg")
     matplotlib.rcParams["svg.hashsalt"] = "stark"  # the same store gives the same file
-    return {name: _figure(panel, groups, kind) for name, panel in FIGURES.items()}
+    chosen = {"so-far": with_attempts(groups)}  # the others show winners too that were only judged again
+    drawn = {name: chosen.get(name, groups) for name in FIGURES}
+    return {name: _figure(FIGURES[name], shown, kind) for name, shown in drawn.items() if shown}
 
 
 def _figure(panel: Draw, groups: Sequence[Group], kind: str) -> bytes:
@@ -51,7 +53,7 @@ def _over_others(axes: Any, groups: Sequence[Group]) -> None:
     places = range(len(pairs))
     axes.bar([place - 0.2 for place in places], [statistics.fmean(ratios) for _, ratios in pairs], 0.4, label="mean")
     axes.bar([place + 0.2 for place in places], [statistics.median(ratios) for _, ratios in pairs], 0.4, label="median")
-    axes.set_xticks(list(places), [each.method for each, _ in pairs], rotation=20, fontsize=8)
+    axes.set_xticks(list(places), [each.method for each, _ in pairs], rotation=30, ha="right", fontsize=8)
     axes.axhline(1.0, color="black", linewidth=0.8)
     axes.set_ylabel("STARK's speed over")
     if pairs:
@@ -68,13 +70,12 @@ def _fast_p(axes: Any, groups: Sequence[Group]) -> None:
 
 
 def _so_far(axes: Any, groups: Sequence[Group]) -> None:
-    for each in with_attempts(groups):
+    for each in groups:
         curve = each.curve()
         axes.plot(range(1, len(curve) + 1), curve, label=each.method)
     axes.set_xlabel("attempts")
     axes.set_ylabel("best speed-up so far")
-    if with_attempts(groups):
-        axes.legend(fontsize=8)
+    axes.legend(fontsize=8)
 
 
 FIGURES: dict[str, Draw] = {"figure-1": _over_others, "fast-p": _fast_p, "so-far": _so_far}
