@@ -1,6 +1,6 @@
 """The playbook's Triton on a real GPU: every example task with all moves is judged correct by the worker.
 
-Runs as the other tests here do. The host part that writes the kernels needs nothing beyond the standard library.
+Runs as the other tests here do, and needs pydantic besides, for the host part that writes the kernels.
 """
 
 from __future__ import annotations
