@@ -32,7 +32,7 @@ from stark.models.playbook.writing import write_candidate
 from stark.run import Result, eval_request
 from stark.settings import EvaluationSettings, Settings
 from stark.task import Task, load_task
-from stark_worker.baselines import COMPILED, EAGER, baseline_source
+from stark_worker.baselines import COMPILE_S, COMPILED, EAGER, baseline_source
 from stark_worker.folder import PARTS, write_whole
 from stark_worker.protocol import EvalReport, from_json, to_json
 
@@ -51,10 +51,11 @@ def search(task: Path, folder: Path, attempts: int, method: str = "stark", seed:
 
 async def compare(task: Task, ours: str, settings: EvaluationSettings) -> dict[str, EvalReport]:
     """The three candidates, one after the other."""
-    async with open_evaluator(settings) as evaluator:
+    patient = settings.model_copy(update={"run_s": COMPILE_S})
+    async with open_evaluator(patient) as evaluator:
         found = {}
         for name, (source, entry) in candidates(task, ours).items():
-            found[name] = await evaluator.evaluate(eval_request(task, source, settings, entry))
+            found[name] = await evaluator.evaluate(eval_request(task, source, patient, entry))
         return found
 
 
@@ -118,7 +119,7 @@ def ladder(source: str, target: str) -> list[frozenset[str]]:
 
 def write(folder: Path, target: str, paths: list[Path]) -> None:
     """Requests for a worker that serves the folder."""
-    settings = load_settings(sets=[f"evaluation.target={target}"]).evaluation
+    settings = load_settings(sets=[f"evaluation.target={target}", f"evaluation.run_s={COMPILE_S}"]).evaluation
     for part in PARTS:
         (folder / part).mkdir(parents=True, exist_ok=True)
     for path in paths:
