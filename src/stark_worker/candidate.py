@@ -14,6 +14,7 @@ import select
 import sys
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -25,7 +26,7 @@ from stark_worker.channel import Channel
 from stark_worker.confinement import confine
 from stark_worker.folders import JOB_FILE, RESOURCES_FILE, SOURCE_FILE
 from stark_worker.logs import describe
-from stark_worker.memory import Arena, Job, Spot, dtype_name, host_arena, pack, unpack
+from stark_worker.memory import Arena, Job, Spot, dtype_name, host_arena, layout, pack, tensors_in, unpack
 from stark_worker.processes import hide_memory
 from stark_worker.profile import where_time_goes
 from stark_worker.protocol import Outcome, from_json
@@ -139,6 +140,7 @@ class Server:
         self.channel, self.job, self.arena, self.clock = channel, job, arena, clock
         self.source_file = folder / SOURCE_FILE
         self.arguments = [unpack(job.arguments, arena.views(spots)) for spots in job.inputs]
+        self._given = [tensors_in(arguments) for arguments in self.arguments]
         self.places = [arena.views(spots) for spots in job.outputs]
         self._ready_made = [torch.ones_like(place) for place in self.places[0]]
         self._used: list[Path] = []  # where the extensions lie that it loaded
@@ -178,7 +180,7 @@ class Server:
     def run(self, model: Callable[..., Any], calls: list[tuple[int, int]]) -> list[Any]:
         """Call the model on one place after another, without a pause."""
         self.clock.start(single=len(calls) == 1)
-        results = [forward(model, self.arguments[place], seed) for place, seed in calls]
+        results = [_resolved(forward(model, self.arguments[place], seed)) for place, seed in calls]
         self.clock.stop()
         return results
 
@@ -204,9 +206,10 @@ class Server:
         spots = self.job.outputs[number]
         if plain and len(tensors) == len(spots) and all(map(Spot.fits, spots, tensors)):
             for place, tensor in zip(self.places[number], tensors, strict=True):
-                _copy(place, tensor.detach().resolve_conj().resolve_neg())
+                _copy(place, tensor.detach())
         kinds = [self._kind(tensor) for tensor in tensors]
-        return {"structure": packed, "kinds": kinds, "plain": plain}
+        layouts = [asdict(layout(tensor, self._given[number])) for tensor in tensors] if plain else []
+        return {"structure": packed, "kinds": kinds, "plain": plain, "layouts": layouts}
 
     def _kind(self, tensor: torch.Tensor) -> str:
         elsewhere = f" on {tensor.device.type}" if tensor.device.type != self.job.device else ""
@@ -244,6 +247,15 @@ class Server:
             log = describe(error, self.source_file)
             self.channel.send(did="failed", outcome=_outcome(error, log, outcome), log=log)
             sys.exit()
+
+
+def _resolved(result: Any) -> Any:
+    """A tensor that is yet to be conjugated or negated is not computed yet."""
+    if isinstance(result, torch.Tensor):
+        return result.resolve_conj().resolve_neg() if result.is_conj() or result.is_neg() else result
+    if type(result) in (list, tuple):
+        return type(result)(map(_resolved, result))
+    return {key: _resolved(item) for key, item in result.items()} if type(result) is dict else result
 
 
 def _copy(place: torch.Tensor, tensor: torch.Tensor) -> None:

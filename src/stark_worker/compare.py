@@ -1,7 +1,8 @@
 """Whether what a candidate computed is what the reference computes.
 
 ``verified``: the error against a double-precision reference may be a few times the reference's own rounding error, or
-a small share of the spread of the output, whichever is more. ``kernelbench``: the fixed tolerances of its version.
+a small share of the spread of the output, whichever is more, and large values may be off by a small share of
+themselves. ``kernelbench``: the fixed tolerances of its version.
 Tolerances that the user sets replace either. Integers and booleans are exact; NaN and infinities, with their signs,
 have to be where the reference has them. Complex numbers are compared as pairs of reals.
 
@@ -24,6 +25,7 @@ WORST_SHARE = 1e-2  # of the spread: beyond it the reference's own error says no
 PIECES = 256
 PIECE_FEWEST, PIECE_MOST = 2**19, 2**24  # elements; fewer are slow, and this many take some 15 MB
 SHOWN = 5
+SAMPLED, DISPROPORTION = 2**16, 1_000.0
 
 
 @dataclass(frozen=True)
@@ -64,14 +66,18 @@ def all_finite(tensor: torch.Tensor) -> bool:
 
 
 def spread(tensor: torch.Tensor) -> float:
-    """The standard deviation of the finite values; 0 where there are fewer than two."""
+    """The standard deviation of the values that are not out of all proportion; 0 where there are fewer than two.
+
+    What a mask sets to -1e9 would hide any error beside it.
+    """
     tensor = as_real(tensor)
-    if tensor.dtype in (torch.float32, torch.float64) and tensor.numel() < 2**31 and all_finite(tensor):
+    limit = _in_proportion(tensor)
+    if tensor.dtype in (torch.float32, torch.float64) and tensor.numel() < 2**31 and _largest(tensor) <= limit:
         return float(tensor.std()) if tensor.numel() > 1 else 0.0
     count, mean, squares = 0, 0.0, 0.0  # of the pieces so far; squares: summed around the mean
     for _, piece in _pieces(tensor):
         values = piece.to(_working_type(piece))
-        values = values[values.isfinite()]
+        values = values[values.abs() <= limit]
         if more := values.numel():
             variance, there = (float(x) for x in torch.var_mean(values, correction=0))
             step = there - mean
@@ -79,6 +85,18 @@ def spread(tensor: torch.Tensor) -> float:
             mean += step * more / (count + more)
             count += more
     return math.sqrt(squares / (count - 1)) if count > 1 else 0.0
+
+
+def _in_proportion(tensor: torch.Tensor) -> float:
+    """How large a value can be beside the smaller ones that are not zero, of which a sample is looked at."""
+    sample = tensor.flatten()[:: -(-max(tensor.numel(), 1) // SAMPLED)].to(torch.float64).abs()
+    sample = sample[(sample > 0) & sample.isfinite()]
+    return DISPROPORTION * float(sample.quantile(0.25)) if sample.numel() else math.inf
+
+
+def _largest(tensor: torch.Tensor) -> float:
+    """NaN where there is one."""
+    return max(map(abs, map(float, tensor.aminmax()))) if tensor.numel() and all_finite(tensor) else math.nan
 
 
 def largest_error(got: torch.Tensor, expected: torch.Tensor) -> float:

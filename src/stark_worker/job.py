@@ -6,7 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from stark_worker.folders import JOB_FILE, SOURCE_FILE
-from stark_worker.memory import Job, Layout
+from stark_worker.memory import Job, Places
 from stark_worker.protocol import EvalRequest, to_json
 from stark_worker.reference import Reference, free_bytes
 from stark_worker.wards import threads
@@ -17,7 +17,7 @@ BURST_DEVICE_MOST, BURST_DEVICE_BYTES = 64, 2**32
 
 def write_job(request: EvalRequest, reference: Reference, folder: Path, cache: str) -> Job:
     """Lay out the arena and put into the candidate's folder what its process needs to know."""
-    layout, device = Layout(), reference.device.type
+    layout, device = Places(), reference.device.type
     job = Job(
         entry=request.entry,
         device=device,
@@ -41,7 +41,7 @@ def write_job(request: EvalRequest, reference: Reference, folder: Path, cache: s
     return job
 
 
-def with_more_places(job: Job, reference: Reference, layout: Layout) -> Job:
+def with_more_places(job: Job, reference: Reference, layout: Places) -> Job:
     """Room for several calls in a row, each with inputs and outputs of its own; none where these are huge."""
     one = layout.size - job.inputs[0][0].offset if job.inputs[0] else layout.size
     on_host = job.device == "cpu"

@@ -60,7 +60,7 @@ def dtype_name(tensor: torch.Tensor) -> str:
     return str(tensor.dtype).removeprefix("torch.")
 
 
-class Layout:
+class Places:
     """Hands out places in an arena that is yet to be made."""
 
     def __init__(self) -> None:
@@ -171,6 +171,28 @@ def _unpack(data: dict[str, Any], tensors: Sequence[torch.Tensor]) -> Any:
         items = [_unpack(item, tensors) for item in content]
         return items if kind == "list" else tuple(items)
     return content
+
+
+@dataclass(frozen=True)
+class Layout:
+    """How a result lies in memory: its strides, and whether it shares memory with what it was computed from."""
+
+    stride: tuple[int, ...]
+    shares: bool
+
+
+def layout(result: torch.Tensor, given: Sequence[torch.Tensor]) -> Layout:
+    """Strides of dimensions with one element mean nothing and are left out."""
+    stride = tuple(step for step, size in zip(result.stride(), result.shape, strict=True) if size > 1)
+    own = result.untyped_storage().data_ptr()
+    return Layout(stride, result.numel() > 0 and any(own == other.untyped_storage().data_ptr() for other in given))
+
+
+def tensors_in(value: Any) -> list[torch.Tensor]:
+    """All tensors in lists, tuples and dicts."""
+    found: list[torch.Tensor] = []
+    pack(value, found)
+    return found
 
 
 def structure(packed: str) -> str:

@@ -30,8 +30,18 @@ from stark_worker.faults import MachineryFault, TaskFault
 from stark_worker.folders import REPORT_FILE, REQUEST_FILE
 from stark_worker.job import write_job
 from stark_worker.logs import cut
-from stark_worker.memory import HostMemory, same_bits, spoil, structure, unpack
-from stark_worker.protocol import DEGENERATE, EvalReport, EvalRequest, Outcome, Target, Timing, from_json, to_json
+from stark_worker.memory import HostMemory, Layout, layout, same_bits, spoil, structure, unpack
+from stark_worker.protocol import (
+    DEGENERATE,
+    EvalReport,
+    EvalRequest,
+    Outcome,
+    Score,
+    Target,
+    Timing,
+    from_json,
+    to_json,
+)
 from stark_worker.reference import Case, Reference
 from stark_worker.sandbox import START_S, Candidate, Failure
 from stark_worker.timing import Overhead, Sample, device_times, refuse_late_work
@@ -371,6 +381,29 @@ class Trial:
             raise self._wrong(f"The outputs are {look.get('kinds')}, expected {expected}.")
         if structure(str(look.get("structure"))) != self._reference.structure:
             raise self._wrong("The outputs are nested differently from the reference's.")
+        if self._request.score is Score.VERIFIED:
+            self._compare_layouts(look.get("layouts"))
+
+    def _compare_layouts(self, told: Any) -> None:
+        """A result is dense, or lies in memory as the reference's does, and is nobody else's memory unless there too.
+
+        Otherwise code that follows would have to do what was left undone, or would change what it should not.
+        """
+        try:
+            layouts = [Layout(tuple(one["stride"]), bool(one["shares"])) for one in told]
+            pairs = list(zip(self._job.outputs[0], layouts, self._reference.layouts, strict=True))
+        except (TypeError, KeyError, ValueError):
+            log = "How the results lie in memory was not told."
+            raise Failure(Outcome.REJECTED, log, "forged_message") from None
+        for number, (spot, mine, expected) in enumerate(pairs):
+            dense = layout(torch.empty(spot.shape, device="meta"), []).stride
+            if mine.stride not in (dense, expected.stride):
+                raise self._wrong(
+                    f"Output {number} has the strides {list(mine.stride)}, expected {list(expected.stride)} as the"
+                    f" reference's, or {list(dense)}: return it contiguous."
+                )
+            if mine.shares and not expected.shares:
+                raise self._wrong(f"Output {number} shares its memory with an input; the reference's does not.")
 
     def _compare(self, case: Case, outputs: list[torch.Tensor]) -> None:
         for number, (mine, expected) in enumerate(zip(outputs, case.expected, strict=True)):

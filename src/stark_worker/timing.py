@@ -21,6 +21,7 @@ AGREEMENT, LEAST_JITTER_MS = 0.1, 0.05
 LOADED_MS = 0.3  # the most by which a handshake may take longer once a candidate is loaded
 LATE_FACTOR = 5.0
 LATE_MS, LATE_DEVICE_MS = 2.0, 0.3
+COPY_SLACK = 1.25  # how much longer than the referee's own a copy may take before the rest counts as computing
 
 
 @dataclass(frozen=True)
@@ -73,17 +74,22 @@ class Overhead:
         limit_ms = SHORT_MS if samples[0].device_ms is None else SHORT_DEVICE_MS
         return statistics.median(map(self.per_call_ms, samples)) < limit_ms
 
+    def late_ms(self, sample: Sample) -> float:
+        """What was done after "done" beyond handing over: work like any other."""
+        copying_ms = COPY_SLACK * max(self.copy_ms * sample.length, sample.own_copy_ms)
+        return max(sample.late_ms - copying_ms, 0.0)
+
     def per_call_ms(self, sample: Sample) -> float:
         """The referee's clock without the handshake. Never zero: a clock has a resolution."""
         handshake_ms = self.single_ms if sample.length == 1 else self.burst_ms
         if sample.device_ms is None and sample.length == 1:
             handshake_ms = min(handshake_ms, MOST_HANDSHAKE * sample.forward_ms)
-        return max(sample.forward_ms - handshake_ms, 1e-4) / sample.length
+        return (max(sample.forward_ms - handshake_ms, 1e-4) + self.late_ms(sample)) / sample.length
 
 
 def device_times(samples: Sequence[Sample], overhead: Overhead) -> tuple[float, ...]:
     """The device's times of single calls, when the referee's clock confirms them."""
-    times = tuple(sample.device_ms or 0.0 for sample in samples)
+    times = tuple((sample.device_ms or 0.0) + overhead.late_ms(sample) for sample in samples)
     device_ms = statistics.median(times)
     outside_ms = statistics.median(overhead.per_call_ms(sample) for sample in samples)
     if abs(outside_ms - device_ms) > AGREEMENT * outside_ms + overhead.jitter_ms + LOADED_MS:
