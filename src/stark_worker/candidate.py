@@ -6,7 +6,6 @@ on both sides, so that a dropout layer of the reference draws the same mask as o
 
 from __future__ import annotations
 
-import ctypes
 import functools
 import importlib.util
 import os
@@ -26,7 +25,7 @@ from stark_worker.channel import Channel
 from stark_worker.confinement import confine
 from stark_worker.folders import JOB_FILE, RESOURCES_FILE, SOURCE_FILE
 from stark_worker.logs import describe
-from stark_worker.memory import Arena, Job, Spot, dtype_name, host_arena, layout, pack, tensors_in, unpack
+from stark_worker.memory import Arena, Job, Spot, copy_plainly, dtype_name, host_arena, layout, pack, tensors_in, unpack
 from stark_worker.processes import hide_memory
 from stark_worker.profile import where_time_goes
 from stark_worker.protocol import Outcome, from_json
@@ -202,11 +201,11 @@ class Server:
     def _hand_over(self, number: int, result: Any) -> dict[str, Any]:
         tensors: list[torch.Tensor] = []
         packed = pack(result, tensors)
-        plain = all(type(tensor) in (torch.Tensor, torch.nn.Parameter) for tensor in tensors)
+        plain = all(type(tensor) in (torch.Tensor, torch.nn.Parameter) and not vars(tensor) for tensor in tensors)
         spots = self.job.outputs[number]
         if plain and len(tensors) == len(spots) and all(map(Spot.fits, spots, tensors)):
             for place, tensor in zip(self.places[number], tensors, strict=True):
-                _copy(place, tensor.detach())
+                copy_plainly(place, torch.Tensor.detach(tensor))
         kinds = [self._kind(tensor) for tensor in tensors]
         layouts = [asdict(layout(tensor, self._given[number])) for tensor in tensors] if plain else []
         return {"structure": packed, "kinds": kinds, "plain": plain, "layouts": layouts}
@@ -256,14 +255,6 @@ def _resolved(result: Any) -> Any:
     if type(result) in (list, tuple):
         return type(result)(map(_resolved, result))
     return {key: _resolved(item) for key, item in result.items()} if type(result) is dict else result
-
-
-def _copy(place: torch.Tensor, tensor: torch.Tensor) -> None:
-    """Copy, on the host by this thread alone: threads of the candidate's may still be spinning on the other cores."""
-    if place.stride() == tensor.stride() and place.is_cpu and tensor.is_cpu:
-        ctypes.memmove(place.data_ptr(), tensor.data_ptr(), place.numel() * place.element_size())
-    else:
-        place.copy_(tensor)
 
 
 def forward(model: Callable[..., Any], arguments: list[Any], seed: int) -> Any:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 import os
 import platform
 import re
@@ -21,6 +22,7 @@ GPU_COPY_BYTES = 2**30
 COPIES = 8
 
 
+@functools.cache
 def device_facts(target: Target = Target.CPU) -> DeviceFacts:
     """What kernels for this target run on."""
     return _cpu_facts() if target is Target.CPU else _gpu_facts()

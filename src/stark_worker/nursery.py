@@ -90,15 +90,16 @@ def _keep(message: dict[str, Any], files: list[int]) -> None:
         _finish(lambda: _live(message, others, warden))
     for file in others:
         os.close(file)
-    code = _wait(child, lifeline)
+    process = os.pidfd_open(child)
+    lifeline.send(files=[process], did="started")
+    code = _wait(child, process, lifeline)
     kill_descendants()
     lifeline.send(code=code)
 
 
-def _wait(child: int, lifeline: Channel) -> int | None:
+def _wait(child: int, process: int, lifeline: Channel) -> int | None:
     """How the process ended; None when it was still alive as nobody needed it any more."""
-    ended = os.pidfd_open(child)
-    select.select([ended, lifeline.fileno()], [], [])
+    select.select([process, lifeline.fileno()], [], [])
     process, status = os.waitpid(child, os.WNOHANG)
     return os.waitstatus_to_exitcode(status) if process else None
 

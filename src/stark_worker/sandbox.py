@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import threading
@@ -9,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from stark_worker.channel import Channel, ChannelClosed, MessageMalformed
+from stark_worker.faults import MachineryFault
 from stark_worker.logs import cut
 from stark_worker.protocol import Outcome
 from stark_worker.wards import let_go
@@ -35,13 +37,33 @@ class Candidate:
         self.folder = folder
         self._channel, self._lifeline = Channel.of(channel), Channel.of(lifeline)
         self._output = _Output(output)
+        self._process: list[int] = []  # a file that stands for it, once there is one
 
     def close(self) -> None:
         """Nothing of it is left when this returns, neither process nor open file."""
         let_go(self._lifeline)
         self._channel.close()
-        os.close(self.arena)
+        for file in (*self._process, self.arena):
+            os.close(file)
         self._output.join()
+
+    def await_start(self) -> None:
+        """Wait until there is a process; nothing it could be blamed for has happened yet."""
+        try:
+            _, self._process = self._lifeline.receive_with_files()
+        except ChannelClosed as error:
+            raise MachineryFault("The candidate's process could not be started.") from error
+
+    def pause(self) -> None:
+        """Keep its threads from working, and from looking at inputs that are just being written."""
+        self._signal(signal.SIGSTOP)
+
+    def go_on(self) -> None:
+        self._signal(signal.SIGCONT)
+
+    def _signal(self, order: signal.Signals) -> None:
+        with contextlib.suppress(ProcessLookupError):
+            signal.pidfd_send_signal(self._process[0], order)
 
     def tell(self, **message: Any) -> None:
         """Send a message; a process that is gone is the candidate's fault."""

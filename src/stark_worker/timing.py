@@ -21,7 +21,7 @@ AGREEMENT, LEAST_JITTER_MS = 0.1, 0.05
 LOADED_MS = 0.3  # the most by which a handshake may take longer once a candidate is loaded
 LATE_FACTOR = 5.0
 LATE_MS, LATE_DEVICE_MS = 2.0, 0.3
-COPY_SLACK = 1.25  # how much longer than the referee's own a copy may take before the rest counts as computing
+COPY_SLACK = 1.1  # how much longer than the referee's own a copy may take before the rest counts as computing
 
 
 @dataclass(frozen=True)

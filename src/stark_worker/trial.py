@@ -1,0 +1,331 @@
+"""One candidate before the referee: every call is of the same kind.
+
+Fresh inputs are written to the arena, the outputs there are overwritten, the clock runs from "call" to "done", and the
+outputs are read and compared. Warm-up calls alone repeat their inputs and are not compared; nothing is decided by them.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import random
+import statistics
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
+from typing import Any
+
+import torch
+
+from stark_worker import cuda
+from stark_worker.candidate import forward
+from stark_worker.compare import mismatch
+from stark_worker.faults import MachineryFault, TaskFault
+from stark_worker.job import write_job
+from stark_worker.logs import cut
+from stark_worker.memory import HostMemory, Layout, copy_plainly, layout, same_bits, spoil, structure, unpack
+from stark_worker.protocol import (
+    EvalRequest,
+    Outcome,
+    Score,
+    Timing,
+)
+from stark_worker.reference import Case, Reference
+from stark_worker.sandbox import START_S, Candidate, Failure
+from stark_worker.timing import Overhead, Sample, device_times, refuse_late_work
+
+WARM_UPS, WARM_UP_S = 100, 1.0
+SAMPLES_FEW, SAMPLES_ENOUGH, SAMPLES_MOST = 5, 30, 100
+SAMPLING_S, SAMPLING_MOST_S = 2.0, 10.0
+CALIBRATIONS = 20
+AHEAD_BYTES = 2**28  # up to this size of the arena, cases are made while the candidate builds
+BURST_LEAST = 4
+PROFILE_S = 30.0
+WEIGHTS = {"name": "copied by name", "shape": "copied by shape", "seed": "by seed and order"}
+
+Look = dict[str, Any]
+
+
+@contextlib.contextmanager
+def no_fault_of_the_candidate() -> Iterator[None]:
+    """A rival was judged before; what goes wrong with it now is nobody's fault who is judged."""
+    try:
+        yield
+    except Failure as failure:
+        raise MachineryFault(f"What the candidate is compared with failed: {failure.log}") from failure
+
+
+def measure(trials: Sequence[Trial], reference: Reference) -> list[list[Sample]]:
+    """Enough samples of each for a stable median, fewer of slow ones.
+
+    Where there are two they take turns on the same inputs, so that whatever slows the machine slows both alike.
+    """
+    samples: list[list[Sample]] = [[] for _ in trials]
+    turns = list(zip(trials, samples, strict=True))
+    began = time.monotonic()
+    while len(samples[0]) < SAMPLES_MOST:
+        spent = time.monotonic() - began
+        enough = SAMPLES_ENOUGH if spent < SAMPLING_MOST_S * len(trials) else SAMPLES_FEW
+        if spent > SAMPLING_S * len(trials) and len(samples[0]) >= enough:
+            break
+        cases = [reference.timed_case() for _ in range(max(trial.burst_length() for trial in trials))]
+        random.SystemRandom().shuffle(turns)
+        for trial, taken in turns:
+            with contextlib.nullcontext() if trial is trials[0] else no_fault_of_the_candidate():
+                taken.append(trial.call_checked(cases if trial.in_bursts else cases[:1]))
+    return samples
+
+
+class Trial:
+    """One candidate before the referee."""
+
+    def __init__(self, request: EvalRequest, candidate: Candidate, reference: Reference, cache: str) -> None:
+        self.checks: dict[str, str] = {}
+        self.in_bursts = False
+        self._request, self._candidate, self._reference = request, candidate, reference
+        self._job = job = write_job(request, reference, candidate.folder, cache)
+        self._left_s = request.limits.run_s
+        self._filled = 0  # the place that was written last
+        self._own: dict[int, list[torch.Tensor]] = {}
+        self._memory = cuda.DeviceMemory(job.size) if job.device == "cuda" else HostMemory(candidate.arena, job.size)
+        arena = self._memory.arena
+        self._inputs = [arena.views(spots) for spots in job.inputs]
+        self._outputs = [arena.views(spots) for spots in job.outputs]
+        for spot, tensor in zip(job.construct_tensors, reference.construct_tensors, strict=True):
+            arena.view(spot).copy_(tensor)
+        for name, weight in reference.weights.items():
+            arena.view(job.weights[name]).copy_(weight)
+
+    def __enter__(self) -> Trial:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._inputs, self._outputs = [], []
+        self._memory.close()
+
+    def prepare(self) -> None:
+        """Everything before the timed calls; a candidate that fails raises ``Failure``."""
+        self._overhead = self._calibrate()
+        cases = self._build()
+        checked = [self.call_checked([case]) for case in cases]
+        self.checks["first_call_ms"] = f"{checked[0].forward_ms:.3f}"
+        exact = "double precision" if self._reference.exact else "the task's own precision"
+        self.checks["correctness"] = f"{len(checked)} input sets against a reference in {exact}"
+        self.in_bursts = self._overhead.is_short(self._warm_up()) and self._can_burst()
+        if self.in_bursts:
+            self._overhead = self._overhead.with_candidate([self._empty([]) for _ in range(CALIBRATIONS)])
+
+    def burst_length(self) -> int:
+        """How many calls the next sample is to be made of."""
+        most = len(self._inputs)
+        return random.SystemRandom().randint(most // 2, most) if self.in_bursts else 1
+
+    def profile(self) -> str | None:
+        """Where its time goes, as its own process says; the last thing it is asked. None when it cannot say."""
+        try:
+            self._candidate.tell(do="profile")
+            return cut(str(self._candidate.expect("profiled", PROFILE_S).get("profile")))
+        except Failure:
+            return None
+
+    def _calibrate(self) -> Overhead:
+        """What a request costs when there is no candidate yet: nothing is the candidate's fault here."""
+        try:
+            self._candidate.await_start()
+            self._candidate.tell(do="prepare", handle=self._memory.handle)
+            self.checks["isolation"] = str(self._candidate.expect("ready", START_S)["isolation"])
+            singles = [self._empty([(0, 0)]) for _ in range(CALIBRATIONS)]
+            bursts = [self._empty([]) for _ in range(CALIBRATIONS)]
+        except Failure as failure:
+            raise MachineryFault(f"The candidate's process did not start. {failure.log}") from failure
+        overhead = Overhead.of(singles, bursts)
+        self.checks["handshake_ms"] = f"{overhead.single_ms:.3f}"
+        return overhead
+
+    def _empty(self, calls: list[tuple[int, int]]) -> Sample:
+        """A request that computes nothing, after the same preparations as one that does: on inputs never used again.
+
+        On the CPU, where a task can take long and preparations matter little, without them.
+        """
+        if self._job.device == "cpu":
+            self._candidate.pause()
+        else:
+            self._write(0, self._reference.timed_case())
+        self._memory.settle()
+        return self._call_on_time(calls)[0]
+
+    def _build(self) -> Iterable[Case]:
+        """Have the candidate loaded and make cases meanwhile."""
+        self._candidate.forget_output()  # so far it was not the candidate that printed
+        self._candidate.tell(do="load")
+        cases: Iterable[Case] = self._reference.cases()
+        if self._job.size < AHEAD_BYTES:
+            cases = list(cases)
+        loaded = self._candidate.expect("loaded", self._request.limits.build_s)
+        self.checks["weights"] = WEIGHTS.get(str(loaded.get("weights")), WEIGHTS["seed"])
+        return cases
+
+    def _warm_up(self) -> list[Sample]:
+        until = time.monotonic() + WARM_UP_S
+        samples: list[Sample] = []
+        while not samples or (len(samples) < WARM_UPS and time.monotonic() < until):
+            self._memory.settle()
+            samples.append(self._call_on_time([(self._filled, len(samples))])[0])
+        return samples[len(samples) // 2 :]
+
+    def _can_burst(self) -> bool:
+        """Whether results outlast later calls. They need not: a candidate may return the same memory every time."""
+        if len(self._inputs) < BURST_LEAST:
+            return False
+        try:
+            self.call_checked([self._reference.timed_case() for _ in self._inputs])
+        except Failure as failure:
+            if failure.outcome is not Outcome.WRONG_RESULT:
+                raise
+            return False
+        return True
+
+    def timing(self, samples: list[Sample]) -> Timing:
+        """The samples that count, and how they came about."""
+        overhead = self._overhead
+        if self._request.entry != "Model":  # the task's own model is no candidate; on a busy machine it is just slow
+            refuse_late_work(samples, overhead)
+        calls = sum(sample.length for sample in samples)
+        self.checks["timing"] = f"{calls} calls, each on inputs not seen before and each compared"
+        if self.in_bursts:
+            self.checks["timing"] += f", in {len(samples)} bursts by the referee's clock"
+        outside = tuple(map(overhead.per_call_ms, samples))
+        return Timing(outside if self._job.device == "cpu" else self._device_timing(samples, outside))
+
+    def _device_timing(self, samples: list[Sample], outside: tuple[float, ...]) -> tuple[float, ...]:
+        """What counts of both clocks of a GPU."""
+        device_ms = statistics.median((sample.device_ms or 0.0) / sample.length for sample in samples)
+        self.checks["clocks"] = f"device {device_ms:.4f} ms, referee {statistics.median(outside):.4f} ms per call"
+        if self.in_bursts:
+            self.checks["cache"] = f"flushed before every burst; {cuda.cached_share(self._job.size)}"
+            return outside
+        self.checks["cache"] = "flushed before every call"
+        times = device_times(samples, self._overhead)
+        return tuple(map(max, times, outside)) if self._overhead.is_short(samples) else times
+
+    def call_checked(self, cases: Sequence[Case]) -> Sample:
+        """Calls in a row, one on each case, at places nobody can foresee, with all outputs compared."""
+        places = random.SystemRandom().sample(range(len(self._inputs)), len(cases))
+        for place, case in zip(places, cases, strict=True):
+            self._write(place, case)
+        self._memory.settle()
+        sample, looks = self._call_on_time([(place, case.seed) for place, case in zip(places, cases, strict=True)])
+        begin = time.perf_counter()
+        got = [self._received(place) for place in places]
+        self._memory.wait()
+        sample = replace(sample, own_copy_ms=(time.perf_counter() - begin) * 1e3)
+        for look in looks or [{}]:
+            self._compare_looks(look)
+        for place, case, outputs in zip(places, cases, got, strict=True):
+            self._compare(case, outputs)
+            self._compare_inputs(place, case)
+        return sample
+
+    def _received(self, place: int) -> list[torch.Tensor]:
+        """The outputs at a place, in memory of our own. On the host it is kept, so that a copy is nothing but one."""
+        if self._job.device != "cpu":
+            return [output.clone() for output in self._outputs[place]]
+        if place not in self._own:
+            self._own[place] = [output.clone() for output in self._outputs[place]]
+        for mine, output in zip(self._own[place], self._outputs[place], strict=True):
+            copy_plainly(mine, output)
+        return self._own[place]
+
+    def _write(self, place: int, case: Case) -> None:
+        inputs = self._inputs[place]
+        if [tensor.shape for tensor in case.inputs] != [view.shape for view in inputs]:
+            raise TaskFault("get_inputs() returns other shapes from call to call; they have to stay the same.")
+        if self._job.device == "cpu":  # on a GPU the device works on, whatever its process does
+            self._candidate.pause()
+        for view, tensor in zip(inputs, case.inputs, strict=True):
+            view.copy_(tensor)
+        for view in self._outputs[place]:
+            spoil(view)
+        self._filled = place
+
+    def _call_on_time(self, calls: list[tuple[int, int]]) -> tuple[Sample, list[Look]]:
+        """One request, its time taken from what the candidate has left."""
+        began = time.monotonic()
+        try:
+            return self._call(calls, self._left_s)
+        finally:
+            self._left_s -= time.monotonic() - began
+
+    def _call(self, calls: list[tuple[int, int]], within_s: float) -> tuple[Sample, list[Look]]:
+        self._candidate.go_on()
+        begin = time.perf_counter()
+        self._candidate.tell(do="call", calls=calls)
+        self._candidate.expect("done", within_s)
+        done = time.perf_counter()
+        copied = self._candidate.expect("copied", within_s - (done - begin))
+        end = time.perf_counter()
+        looks, device_ms, changed = copied.get("looks"), copied.get("device_ms"), copied.get("changed")
+        if not isinstance(looks, list) or not all(isinstance(look, dict) for look in looks):
+            raise Failure(Outcome.REJECTED, "What the results look like was not told.", "forged_message")
+        if changed:
+            self.checks["precision"] = f"the candidate changed {str(changed)[:200]}; reset before every call"
+        device = float(device_ms) if isinstance(device_ms, int | float) else None
+        return Sample((done - begin) * 1e3, (end - done) * 1e3, device, length=len(calls)), looks
+
+    def _compare_looks(self, look: Look) -> None:
+        """Whether the outputs look right. It is a hint only: what was not copied is still NaN in the arena."""
+        if look.get("plain") is not True:
+            raise self._wrong("The outputs have to be plain torch tensors.")
+        expected = [f"{spot.dtype}{list(spot.shape)}" for spot in self._job.outputs[0]]
+        if look.get("kinds") != expected:
+            raise self._wrong(f"The outputs are {look.get('kinds')}, expected {expected}.")
+        if structure(str(look.get("structure"))) != self._reference.structure:
+            raise self._wrong("The outputs are nested differently from the reference's.")
+        if self._request.score is Score.VERIFIED:
+            self._compare_layouts(look.get("layouts"))
+
+    def _compare_layouts(self, told: Any) -> None:
+        """A result is dense, or lies in memory as the reference's does, and is nobody else's memory unless there too.
+
+        Otherwise code that follows would have to do what was left undone, or would change what it should not.
+        """
+        try:
+            layouts = [Layout(tuple(one["stride"]), bool(one["shares"])) for one in told]
+            pairs = list(zip(self._job.outputs[0], layouts, self._reference.layouts, strict=True))
+        except (TypeError, KeyError, ValueError):
+            log = "How the results lie in memory was not told."
+            raise Failure(Outcome.REJECTED, log, "forged_message") from None
+        for number, (spot, mine, expected) in enumerate(pairs):
+            dense = layout(torch.empty(spot.shape, device="meta"), []).stride
+            if mine.stride not in (dense, expected.stride):
+                raise self._wrong(
+                    f"Output {number} has the strides {list(mine.stride)}, expected {list(expected.stride)} as the"
+                    f" reference's, or {list(dense)}: return it contiguous."
+                )
+            if mine.shares and not expected.shares:
+                raise self._wrong(f"Output {number} shares its memory with an input; the reference's does not.")
+
+    def _compare(self, case: Case, outputs: list[torch.Tensor]) -> None:
+        for number, (mine, expected) in enumerate(zip(outputs, case.expected, strict=True)):
+            if difference := mismatch(mine, expected, case.allowed[number]):
+                raise self._wrong(f"Output {number} differs ({case.name}):\n{difference}")
+
+    def _compare_inputs(self, place: int, case: Case) -> None:
+        """Inputs belong to the caller: only what the reference changes too may have changed."""
+        changed = [not same_bits(*pair) for pair in zip(self._inputs[place], case.inputs, strict=True)]
+        if any(changed) and not all(map(int.__le__, changed, self._changed_by_reference(case))):
+            log = f"forward() changed its input {changed.index(True)}, which the reference leaves as it is."
+            raise Failure(Outcome.REJECTED, log, "changed_inputs")
+
+    def _changed_by_reference(self, case: Case) -> list[bool]:
+        inputs = [tensor.clone() for tensor in case.inputs]
+        forward(copy.deepcopy(self._reference.model), unpack(self._job.arguments, inputs), case.seed)
+        return [not same_bits(*pair) for pair in zip(inputs, case.inputs, strict=True)]
+
+    def _wrong(self, log: str) -> Failure:
+        if self.checks.get("weights") == WEIGHTS["seed"] and self._job.weights:
+            log += (
+                "\nThe candidate's state_dict has other names or shapes than the reference's, so weights agree only if"
+                " both constructors draw them in the same order."
+            )
+        return Failure(Outcome.WRONG_RESULT, log)
