@@ -73,9 +73,8 @@ class Bench:
 @asynccontextmanager
 async def warm_station(target: Target) -> AsyncIterator[Station]:
     """A worker that has judged another task and has built nothing yet."""
-    with tempfile.TemporaryDirectory(prefix="stark-evaluator-") as cache:
-        Path(cache).chmod(0o755)  # candidates, which may be another user, read it
-        async with Station(target, Path(cache)) as station:
+    with tempfile.TemporaryDirectory(prefix="stark-evaluator-") as folder:
+        async with Station(target, Path(folder, "cache")) as station:
             other = task("x * 2.0", 16, 16)
             await judge(station, EvalRequest(other, other, "Model", target))
             yield station

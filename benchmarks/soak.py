@@ -200,7 +200,7 @@ def holds(snapshots: list[Snapshot]) -> bool:
 @contextmanager
 def temporary_folder() -> Iterator[Path]:
     """A place of our own for all temporary files, so that those of nobody else are counted."""
-    with tempfile.TemporaryDirectory(prefix="stark-soak-") as folder:
+    with tempfile.TemporaryDirectory(prefix="stark-soak-files-") as folder:
         tempfile.tempdir = folder
         yield Path(folder)
         tempfile.tempdir = None
@@ -212,9 +212,8 @@ def main() -> int:
     parser.add_argument("--every", type=int, default=50, help="evaluations from one look to the next")
     parser.add_argument("--save", action="store_true")
     options = parser.parse_args()
-    with tempfile.TemporaryDirectory(prefix="stark-soak-cache-") as cache, temporary_folder() as temporary:
-        Path(cache).chmod(0o755)  # candidates, which may be another user, read it
-        snapshots = asyncio.run(soak(options.evaluations, options.every, temporary, Path(cache)))
+    with tempfile.TemporaryDirectory(prefix="stark-soak-") as folder, temporary_folder() as temporary:
+        snapshots = asyncio.run(soak(options.evaluations, options.every, temporary, Path(folder, "cache")))
     good = holds(snapshots)
     if options.save:
         results = {"slopes_mb_per_1000": slopes(snapshots), "snapshots": [asdict(shot) for shot in snapshots]}
