@@ -12,7 +12,6 @@ from typing import TypeVar
 from stark.tree import ROOT_ID, Judgement, Node, Role
 from stark_worker.protocol import Outcome
 
-NOT_COMPILED = frozenset({Outcome.UNUSABLE_REPLY, Outcome.COMPILE_ERROR})
 NO_ATTEMPT = frozenset({Role.REFERENCE, Role.GIVEN})
 
 Made = TypeVar("Made", Node, Judgement)
@@ -50,7 +49,7 @@ def measure(judgements: Sequence[Judgement]) -> RunMetrics:
     times = (math.inf if each.runtime_ms is None else each.runtime_ms for each in made)
     return RunMetrics(
         attempts=len(made),
-        compiled=sum(each.outcome not in NOT_COMPILED for each in made),
+        compiled=sum(each.compiled for each in made),
         correct=sum(each.outcome is Outcome.OK for each in made),
         root_ms=root.runtime_ms,
         best_ms=min(runtimes, default=None),

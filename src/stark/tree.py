@@ -79,7 +79,8 @@ class Node:
         report = self.report
         label = self.notes[0] if self.notes else ""
         degenerate = report.checks.get(DEGENERATE, "")
-        return Judgement(self.id, self.role, report.outcome, self.runtime_ms, report.duration_s, label, degenerate)
+        figures = (self.runtime_ms, report.duration_s)
+        return Judgement(self.id, self.role, report.outcome, *figures, label, degenerate, report.built)
 
 
 @dataclass(frozen=True)
@@ -94,6 +95,11 @@ class Judgement:
     duration_s: float = 0.0
     label: str = ""
     degenerate: str = ""
+    built: bool = True
+
+    @property
+    def compiled(self) -> bool:
+        return self.built and self.outcome not in (Outcome.UNUSABLE_REPLY, Outcome.COMPILE_ERROR)
 
 
 @dataclass

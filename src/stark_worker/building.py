@@ -44,7 +44,7 @@ class Builds:
                 async with asyncio.timeout(request.limits.build_s):
                     return await self._read(request)
             except TimeoutError:
-                return EvalReport(Outcome.TIMEOUT, log="The candidate did not finish building in time.")
+                return EvalReport(Outcome.TIMEOUT, log="The candidate did not finish building in time.", built=False)
 
     async def _read(self, request: EvalRequest) -> EvalReport | None:
         folder = Path(tempfile.mkdtemp(prefix="reader-", dir=self._folder))
@@ -59,7 +59,7 @@ class Builds:
                 return None  # whatever happened to it happens again when it is loaded, and is told there
             if message["did"] != "failed":
                 return None
-            return EvalReport(Outcome.COMPILE_ERROR, log=cut(str(message.get("log"))))
+            return EvalReport(Outcome.COMPILE_ERROR, log=cut(str(message.get("log"))), built=False)
 
     async def _compile(self, home: Path, mode: str) -> dict[str, Any]:
         """The library of the extension that the reader wrote down, or why there is none."""

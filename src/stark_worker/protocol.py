@@ -155,7 +155,8 @@ class EvalReport:
 
     ``rule`` names the broken rule when the outcome is ``rejected``. ``log`` is the compiler's or the run's output, or
     where the result differs, cut to what a person or a model needs. ``timing`` is there exactly when the outcome is ok.
-    ``rival`` holds the times of the request's rival, sample by sample taken beside the candidate's.
+    ``rival`` holds the times of the request's rival, sample by sample taken beside the candidate's. ``built`` is false
+    when the candidate did not get as far as being loaded.
     """
 
     outcome: Outcome
@@ -168,6 +169,7 @@ class EvalReport:
     duration_s: float = 0.0
     version: int = PROTOCOL_VERSION
     rival: Timing | None = None
+    built: bool = True
 
     def __post_init__(self) -> None:
         if (self.outcome is Outcome.OK) != (self.timing is not None):

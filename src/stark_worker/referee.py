@@ -135,7 +135,7 @@ def _verdict(request: EvalRequest, trials: list[Trial], reference: Reference) ->
         profile = trial.profile() if timing.median_ms < request.profile_below_ms else None
         return EvalReport(Outcome.OK, timing, checks=trial.checks, profile=profile, rival=rival_timing)
     except Failure as failure:
-        return EvalReport(failure.outcome, None, failure.log, failure.rule, trial.checks)
+        return EvalReport(failure.outcome, None, failure.log, failure.rule, trial.checks, built=trial.loaded)
     except torch.cuda.OutOfMemoryError:  # there was enough for the reference, before the candidate was loaded
         log = "The candidate leaves too little of the device's memory for the check."
         return EvalReport(Outcome.OUT_OF_MEMORY, None, log, checks=trial.checks)

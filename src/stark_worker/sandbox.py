@@ -55,18 +55,16 @@ class Candidate:
             raise MachineryFault("The candidate's process could not be started.") from error
 
     def pause(self) -> None:
-        """Keep its threads from working, and from looking at inputs that are just being written."""
+        """Stop its threads until it is told something: they neither work on nor look at what is just being written."""
         self._signal(signal.SIGSTOP)
-
-    def go_on(self) -> None:
-        self._signal(signal.SIGCONT)
 
     def _signal(self, order: signal.Signals) -> None:
         with contextlib.suppress(ProcessLookupError):
             signal.pidfd_send_signal(self._process[0], order)
 
     def tell(self, **message: Any) -> None:
-        """Send a message; a process that is gone is the candidate's fault."""
+        """Send a message, for which it is woken up; a process that is gone is the candidate's fault."""
+        self._signal(signal.SIGCONT)
         try:
             self._channel.send(**message)
         except ChannelClosed:

@@ -81,7 +81,7 @@ class Trial:
 
     def __init__(self, request: EvalRequest, candidate: Candidate, reference: Reference, cache: str) -> None:
         self.checks: dict[str, str] = {}
-        self.in_bursts = False
+        self.in_bursts = self.loaded = False
         self._request, self._candidate, self._reference = request, candidate, reference
         self._job = job = write_job(request, reference, candidate.folder, cache)
         self._left_s = request.limits.run_s
@@ -147,9 +147,7 @@ class Trial:
 
         On the CPU, where a task can take long and preparations matter little, without them.
         """
-        if self._job.device == "cpu":
-            self._candidate.pause()
-        else:
+        if self._job.device != "cpu":
             self._write(0, self._reference.timed_case())
         self._memory.settle()
         return self._call_on_time(calls)[0]
@@ -162,8 +160,15 @@ class Trial:
         if self._job.size < AHEAD_BYTES:
             cases = list(cases)
         loaded = self._candidate.expect("loaded", self._request.limits.build_s)
+        self._rest()
+        self.loaded = True
         self.checks["weights"] = WEIGHTS.get(str(loaded.get("weights")), WEIGHTS["seed"])
         return cases
+
+    def _rest(self) -> None:
+        """Between calls nothing of the candidate goes on. On a GPU the device would, whatever its process does."""
+        if self._job.device == "cpu":
+            self._candidate.pause()
 
     def _warm_up(self) -> list[Sample]:
         until = time.monotonic() + WARM_UP_S
@@ -240,8 +245,6 @@ class Trial:
         inputs = self._inputs[place]
         if [tensor.shape for tensor in case.inputs] != [view.shape for view in inputs]:
             raise TaskFault("get_inputs() returns other shapes from call to call; they have to stay the same.")
-        if self._job.device == "cpu":  # on a GPU the device works on, whatever its process does
-            self._candidate.pause()
         for view, tensor in zip(inputs, case.inputs, strict=True):
             view.copy_(tensor)
         for view in self._outputs[place]:
@@ -257,13 +260,13 @@ class Trial:
             self._left_s -= time.monotonic() - began
 
     def _call(self, calls: list[tuple[int, int]], within_s: float) -> tuple[Sample, list[Look]]:
-        self._candidate.go_on()
         begin = time.perf_counter()
         self._candidate.tell(do="call", calls=calls)
         self._candidate.expect("done", within_s)
         done = time.perf_counter()
         copied = self._candidate.expect("copied", within_s - (done - begin))
         end = time.perf_counter()
+        self._rest()
         looks, device_ms, changed = copied.get("looks"), copied.get("device_ms"), copied.get("changed")
         if not isinstance(looks, list) or not all(isinstance(look, dict) for look in looks):
             raise Failure(Outcome.REJECTED, "What the results look like was not told.", "forged_message")

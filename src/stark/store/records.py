@@ -76,7 +76,7 @@ def node_of(row: sqlite3.Row) -> Node:
 
 JUDGEMENT = f"""id, role, json_extract(report, '$.outcome') AS outcome, json_extract(notes, '$[0]') AS label,
     json_extract(report, '$.duration_s') AS duration_s, json_extract(report, '$.timing.samples_ms') AS samples_ms,
-    json_extract(report, '$.checks.{DEGENERATE}') AS degenerate"""
+    json_extract(report, '$.checks.{DEGENERATE}') AS degenerate, json_extract(report, '$.built') AS built"""
 
 
 def judgement_of(row: sqlite3.Row) -> Judgement:
@@ -89,6 +89,7 @@ def judgement_of(row: sqlite3.Row) -> Judgement:
         duration_s=float(row["duration_s"]),
         label=row["label"] or "",
         degenerate=row["degenerate"] or "",
+        built=row["built"] != 0,  # an older report does not say
     )
 
 

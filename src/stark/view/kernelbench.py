@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from stark.metrics import NOT_COMPILED
 from stark.results import RunResult
 from stark.tree import ROOT_ID, Judgement
 from stark.view.exports import write_text
@@ -46,7 +45,7 @@ def _samples(run: RunResult) -> list[dict[str, Any]]:
 def _sample(number: int, each: Judgement, run: RunResult) -> dict[str, Any]:
     return {
         "sample_id": number,
-        "compiled": each.outcome not in NOT_COMPILED,
+        "compiled": each.compiled,
         "correctness": each.outcome is Outcome.OK,
         "metadata": {"hardware": run.device, "outcome": each.outcome, "node": each.id, "score": run.score},
         "runtime": each.runtime_ms or MISSING_MS,
