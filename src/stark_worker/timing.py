@@ -19,8 +19,6 @@ SHORT_MS, SHORT_DEVICE_MS = 2.0, 0.2  # on the host, where no device's clock hel
 MOST_HANDSHAKE = 0.5  # of a single call on the host, the share that may be taken for the handshake
 AGREEMENT, LEAST_JITTER_MS = 0.1, 0.05
 LOADED_MS = 0.3  # the most by which a handshake may take longer once a candidate is loaded
-LATE_FACTOR = 5.0
-LATE_MS, LATE_DEVICE_MS = 2.0, 0.3
 COPY_SLACK = 1.1  # how much longer than the referee's own a copy may take before the rest counts as computing
 
 
@@ -101,17 +99,3 @@ def device_times(samples: Sequence[Sample], overhead: Overhead) -> tuple[float, 
             "clock_disagreement",
         )
     return times
-
-
-def refuse_late_work(samples: Sequence[Sample], overhead: Overhead) -> None:
-    """A busy machine slows copying for everybody, so what is allowed follows the referee's own copies as well."""
-    late_ms = statistics.median(sample.late_ms / sample.length for sample in samples)
-    own_ms = statistics.median(sample.own_copy_ms / sample.length for sample in samples)
-    least_ms = LATE_MS if samples[0].device_ms is None else LATE_DEVICE_MS
-    if late_ms > max(LATE_FACTOR * overhead.copy_ms, LATE_FACTOR * own_ms, least_ms):
-        raise Failure(
-            Outcome.REJECTED,
-            f"Work went on after forward() had returned: handing over the results took {late_ms:.2f} ms, where"
-            f" copying as much takes {overhead.copy_ms:.2f} ms. All work has to be finished when forward() returns.",
-            "late_work",
-        )

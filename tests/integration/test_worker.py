@@ -55,6 +55,11 @@ def at_import(line: str) -> str:
 
 
 FAILURES = {
+    "works after it returned": (
+        forward("y = self.right(x); y.detach = lambda: (time.sleep(0.01), y)[1]; return y"),
+        Outcome.WRONG_RESULT,
+        "plain torch tensors",
+    ),
     "raises": (forward("return x @ x"), Outcome.RUNTIME_ERROR, "return x @ x"),
     "exits at once": (forward("os._exit(0)"), Outcome.CRASH, "exit code 0"),
     "segfault": (forward("print('going', flush=True); return ctypes.string_at(8)"), Outcome.CRASH, "SIGSEGV"),
@@ -84,10 +89,6 @@ RULES = {
     "says done before it is": (
         forward('[os.write(n, b\'{"did": "done"}\') for n in channels()]; return self.right(x)'),
         "forged_message",
-    ),
-    "works after it returned": (
-        forward("y = self.right(x); y.detach = lambda: (time.sleep(0.01), y)[1]; return y"),
-        "late_work",
     ),
     "works in place": (forward("y = self.right(x); x.add_(1); return y"), "changed_inputs"),
 }

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from stark_worker.sandbox import Failure
-from stark_worker.timing import Overhead, Sample, device_times, refuse_late_work
+from stark_worker.timing import Overhead, Sample, device_times
 
 EMPTY = [Sample(0.10 + 0.001 * number, 0.05, 0.0) for number in range(20)]
 OVERHEAD = Overhead.of(EMPTY, [Sample(0.08, 0.05, 0.0, length=0)] * 20)
@@ -42,8 +42,10 @@ def test_nothing_takes_no_time_at_all():
     assert OVERHEAD.per_call_ms(Sample(0.0, 0.0)) > 0
 
 
-def test_work_that_is_put_off_is_refused():
-    refuse_late_work(samples(1.0, 1.0, late_ms=0.2), OVERHEAD)
-    with pytest.raises(Failure) as refused:
-        refuse_late_work(samples(1.0, 1.0, late_ms=0.4), OVERHEAD)
-    assert refused.value.rule == "late_work"
+def test_work_that_is_put_off_counts():
+    """All of it that takes longer than handing over, whichever clock is reported."""
+    prompt, late = Sample(1.11, 0.05, 1.0), Sample(1.11, 2.05, 1.0)
+    for times in (OVERHEAD.per_call_ms, lambda sample: device_times([sample], OVERHEAD)[0]):
+        assert times(late) == pytest.approx(times(prompt) + 2.0, abs=0.01)
+    busy = Sample(1.11, 2.05, 1.0, own_copy_ms=2.0)  # a machine on which copying as much takes as long
+    assert OVERHEAD.per_call_ms(busy) == OVERHEAD.per_call_ms(prompt)
