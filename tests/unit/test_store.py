@@ -230,7 +230,7 @@ def test_a_file_from_the_future_is_left_alone(tmp_path):
     make_file(tmp_path, "PRAGMA user_version = 7")
     before = (tmp_path / "stark.db").read_bytes()
     for write in (True, False):
-        with pytest.raises(StoreTooNew, match=r"version 7.*up to 2"):
+        with pytest.raises(StoreTooNew, match=r"version 7.*up to 3"):
             open_store(tmp_path, write=write)
     with pytest.raises(StoreTooNew):
         salvage(tmp_path, tmp_path / "new")
@@ -361,7 +361,7 @@ def check_consistent(folder: Path) -> None:
 def test_salvaging_a_healthy_store_loses_nothing(run, tmp_path):
     kept = salvage(run, tmp_path / "deep" / "new")
     counts = {"nodes": 40, "tickets": 40, "reservations": 80, "calls": 80}
-    assert kept == {"runs": 1, "clocks": 1, "amendments": 0, "endings": 0, **counts}
+    assert kept == {"runs": 1, "clocks": 1, "amendments": 0, "endings": 0, "finals": 0, **counts}
     assert everything(tmp_path / "deep" / "new") == everything(run)
     assert {path.name for path in (tmp_path / "deep").iterdir()} == {"new"}
 
