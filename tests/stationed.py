@@ -30,7 +30,12 @@ class Stationed:
 
 
 def processes_below(ancestor: int) -> set[str]:
-    """The names of all processes that descend from one; those that have ended and only wait to be noticed left out."""
+    """The names of all processes that descend from one."""
+    return set(below(ancestor).values())
+
+
+def below(ancestor: int) -> dict[int, str]:
+    """All processes that descend from one, with their names; left out are those that ended and were not noticed yet."""
     parents, names = {}, {}
     for entry in Path("/proc").glob("[0-9]*/stat"):
         with suppress(OSError):
@@ -38,9 +43,9 @@ def processes_below(ancestor: int) -> set[str]:
             state, parent = after.split()[:2]
             if state != "Z":
                 parents[int(entry.parent.name)], names[int(entry.parent.name)] = int(parent), name
-    found, generation = set(), {ancestor}
+    found, generation = {}, {ancestor}
     while generation := {process for process, parent in parents.items() if parent in generation}:
-        found |= {names[process] for process in generation}
+        found |= {process: names[process] for process in generation}
     return found
 
 

@@ -51,7 +51,8 @@ SOURCES = {path.stem: path.read_text() for path in TASKS} | ODD
 @pytest.fixture(scope="module", autouse=True)
 def fast_builds(tmp_path_factory):
     loaders = {name: getattr(torch.utils.cpp_extension, name) for name in ("load", "load_inline")}
-    build.install(tmp_path_factory.mktemp("extensions"))
+    folder = tmp_path_factory.mktemp("extensions")
+    build.install(build.from_cache_or_new(folder, folder))
     yield
     for name, loader in loaders.items():
         setattr(torch.utils.cpp_extension, name, loader)
