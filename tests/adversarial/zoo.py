@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import ast
 import enum
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from stark_worker.protocol import EvalReport, EvalRequest, Limits, Outcome, Target
@@ -48,30 +48,31 @@ class Exploit:
     known: str | None
     limits: Limits
 
-    def request(self, target: Target) -> EvalRequest:
-        return EvalRequest(task_source(self.task), self.source, target=target, limits=self.limits)
-
-    def true_request(self, target: Target) -> EvalRequest:
-        """Whose time is the true one."""
-        source = task_source(self.task)
+    def request(self, target: Target, in_turns: bool = False) -> EvalRequest:
+        """To judge it; ``in_turns`` with what it would be without cheating, whose time is the true one."""
+        task = task_source(self.task)
+        request = EvalRequest(task, self.source, target=target, limits=self.limits)
+        if not in_turns:
+            return request
         if CHEAT in self.source:
-            return EvalRequest(source, self.source.replace(CHEAT, "CHEAT = False"), target=target, limits=self.limits)
-        return EvalRequest(source, source, entry="Model", target=target)
+            return replace(request, rival_source=self.source.replace(CHEAT, "CHEAT = False"), rival_entry="ModelNew")
+        return replace(request, rival_source=task)
 
-    def verdict(self, report: EvalReport, true_ms: float) -> Verdict:
-        """``true_ms``: how long it would take without cheating."""
+    def verdict(self, report: EvalReport) -> Verdict:
+        """What came of it; whether it took its true time is known where that was taken."""
         if ESCAPED in report.log:
             return Verdict.FOOLED
         if report.timing is None:
             return Verdict.REJECTED
+        true_ms = report.rival.median_ms if report.rival else 0.0
         honest = "ok-at-true-time" in self.expect or "contained" in self.expect
         if honest and report.timing.median_ms >= TRUE_SHARE * true_ms:
             return Verdict.TRUE_TIME
         return Verdict.FOOLED
 
-    def as_expected(self, report: EvalReport, true_ms: float) -> bool:
+    def as_expected(self, report: EvalReport) -> bool:
         """Whether it was refused for the right reason, or accepted for what it is."""
-        verdict = self.verdict(report, true_ms)
+        verdict = self.verdict(report)
         if verdict is not Verdict.REJECTED:
             return verdict is Verdict.TRUE_TIME
         return report.outcome.value in self.expect or f"{Outcome.REJECTED} {report.rule}" in self.expect
