@@ -23,6 +23,7 @@ from stark.agents.roles import Team
 from stark.config import change_settings, load_settings, parse_assignment
 from stark.errors import SettingsError, StoreError, StoreTooNew, UsageError
 from stark.evaluation import open_evaluator
+from stark.evaluation.baselines import KeptBaselines
 from stark.interfaces import ChatModel, Evaluator, Listener, Reply, RunRecord, Store, Usage
 from stark.method import TEAM_ROLES, build_policy, build_workflow, find_method
 from stark.models import is_provider, open_model
@@ -240,14 +241,22 @@ async def measure_baselines(
     settings: EvaluationSettings,
     told: Callable[[str, EvalReport], None] = lambda name, report: None,
     names: Sequence[str] = BASELINES,
+    fresh: bool = False,
 ) -> dict[str, EvalReport]:
-    """Eager and torch.compile by the same path as any candidate; each is told as it comes."""
+    """Eager and torch.compile by the same path as any candidate; each is told as it comes.
+
+    What was measured before on the same device with the same versions is not measured again, unless ``fresh``.
+    """
     patient = settings.model_copy(update={"run_s": max(settings.run_s, COMPILE_S)})
     found = {}
     async with open_evaluator(patient, stored_reports) as evaluator:
+        kept = KeptBaselines(await evaluator.device())
         for name in names:
             source, entry = baseline_source(task.source, name)
-            found[name] = await evaluator.evaluate(eval_request(task, source, patient, entry))
+            request = eval_request(task, source, patient, entry)
+            known = None if fresh else kept.find(request)
+            found[name] = known or await evaluator.evaluate(request)
+            kept.keep(request, found[name])
             told(name, found[name])
     return found
 

@@ -172,6 +172,7 @@ def baseline(
     evaluator: EvaluatorName = None,
     config: SettingsFile = None,
     sets: Assignments = None,
+    fresh: Annotated[bool, typer.Option(help="Measure again what was measured before.")] = False,
 ) -> None:
     """Time a task under PyTorch eager, torch.compile, and torch.compile max-autotune."""
     from stark.api import measure_baselines
@@ -180,7 +181,7 @@ def baseline(
 
     evaluation = {"precision": precision, "target": target, "evaluator": evaluator}
     settings = load_settings(config, sets or [], given({"evaluation": evaluation})).evaluation
-    asyncio.run(measure_baselines(load_task(task), settings, terminal.Baselines()))
+    asyncio.run(measure_baselines(load_task(task), settings, terminal.Baselines(), fresh=fresh))
 
 
 @app.command("pack-worker")

@@ -1,0 +1,38 @@
+"""Baselines that were measured before: by task, rules, device and versions, so that each is measured once.
+
+A baseline that could not run is not kept: what was missing may be there next time.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import replace
+from pathlib import Path
+
+from stark_worker.cache import default_cache
+from stark_worker.folder import write_whole
+from stark_worker.protocol import DeviceFacts, EvalReport, EvalRequest, ProtocolError, from_json, to_json
+
+
+class KeptBaselines:
+    """A folder with a report for each baseline."""
+
+    def __init__(self, device: DeviceFacts, folder: Path | None = None) -> None:
+        self._device = to_json(replace(device, bandwidth_gb_s=None))  # measured anew each time, and never the same
+        self._folder = folder or default_cache().parent / "baselines"
+
+    def find(self, request: EvalRequest) -> EvalReport | None:
+        try:
+            return from_json(EvalReport, self._path(request).read_bytes())
+        except (OSError, ProtocolError):  # none there, or one by another version
+            return None
+
+    def keep(self, request: EvalRequest, report: EvalReport) -> None:
+        if report.timing is None:
+            return
+        self._folder.mkdir(parents=True, exist_ok=True)
+        write_whole(self._path(request), to_json(report))
+
+    def _path(self, request: EvalRequest) -> Path:
+        key = hashlib.sha256(f"{to_json(request)}{self._device}".encode()).hexdigest()
+        return self._folder / f"{key[:32]}.json"

@@ -1,0 +1,37 @@
+"""Baselines are measured once for each task, device and version."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from stark.evaluation.baselines import KeptBaselines
+from stark_worker.protocol import DeviceFacts, EvalReport, EvalRequest, Outcome, Score, Timing
+
+DEVICE = DeviceFacts("a device", "cpu", bandwidth_gb_s=10.0, toolchain={"torch": "2.13"})
+REQUEST = EvalRequest("task", "baseline")
+REPORT = EvalReport(Outcome.OK, Timing((1.0, 2.0)), checks={"isolation": "standard"})
+
+
+def test_what_was_kept_is_found_where_nothing_differs(tmp_path):
+    KeptBaselines(DEVICE, tmp_path).keep(REQUEST, REPORT)
+    assert KeptBaselines(replace(DEVICE, bandwidth_gb_s=11.0), tmp_path).find(REQUEST) == REPORT
+    others = [
+        (DEVICE, replace(REQUEST, task_source="another task")),
+        (DEVICE, replace(REQUEST, score=Score.KERNELBENCH)),
+        (replace(DEVICE, toolchain={"torch": "2.14"}), REQUEST),
+        (replace(DEVICE, name="another device"), REQUEST),
+    ]
+    assert [KeptBaselines(device, tmp_path).find(request) for device, request in others] == [None] * 4
+
+
+def test_what_could_not_run_is_tried_again(tmp_path):
+    kept = KeptBaselines(DEVICE, tmp_path / "new")
+    kept.keep(REQUEST, EvalReport(Outcome.COMPILE_ERROR))
+    assert kept.find(REQUEST) is None
+
+
+def test_a_damaged_entry_is_none(tmp_path):
+    kept = KeptBaselines(DEVICE, tmp_path)
+    kept.keep(REQUEST, REPORT)
+    next(tmp_path.iterdir()).write_text("{")
+    assert kept.find(REQUEST) is None
