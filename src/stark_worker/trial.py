@@ -113,7 +113,7 @@ class Trial:
         exact = "double precision" if self._reference.exact else "the task's own precision"
         self.checks["correctness"] = f"{len(checked)} input sets against a reference in {exact}"
         self.in_bursts = self._overhead.is_short(self._warm_up()) and self._can_burst()
-        if self.in_bursts:
+        if self.in_bursts and self._job.device != "cpu":
             self._overhead = self._overhead.with_candidate([self._empty([]) for _ in range(CALIBRATIONS)])
 
     def burst_length(self) -> int:
