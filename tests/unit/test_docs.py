@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 import re
+import shlex
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
 
 from stark.agents.prompts import VARIABLES
 from stark.cli import app
+from stark.errors import UsageError
+from stark.method import workflow_edges
 from stark.models.playbook.moves import MOVES
+from stark_worker.confinement import Level
+from stark_worker.protocol import Outcome
 
 ROOT = Path(__file__).parents[2]
 
@@ -40,6 +46,43 @@ def test_the_readme_names_only_commands_that_exist():
     named = set(re.findall(r"\bstark (\w+) ", (ROOT / "README.md").read_text()))
     known = {command.callback.__name__ for command in app.registered_commands if command.callback}
     assert named <= known
+
+
+def test_the_drawing_of_the_readme_has_every_step_of_an_attempt():
+    drawing = (ROOT / "README.md").read_text().partition("```mermaid")[2].partition("```")[0]
+    steps = {name for edge in workflow_edges("stark") for name in edge[:2] if not name.startswith("__")}
+    assert steps <= set(re.findall(r"\w+(?=\[\")", drawing))
+
+
+def commands_on(page: str) -> list[list[str]]:
+    lines = re.findall(r"^    \.venv/bin/stark (optimize .*)$", (ROOT / page).read_text(), re.MULTILINE)
+    return [shlex.split(line, comments=True) for line in lines]
+
+
+@pytest.mark.parametrize("words", [*commands_on("README.md"), *commands_on("docs/providers.md")], ids=" ".join)
+def test_every_provider_can_be_used_as_it_is_described(words, monkeypatch):
+    monkeypatch.chdir(ROOT)
+    for name in ("ANTHROPIC_API_KEY", "OPENAI_API_KEY", "GOOGLE_API_KEY"):
+        monkeypatch.setenv(name, "none-is-called")
+    command, _, *options = words
+    done = CliRunner().invoke(app, [command, "examples/tasks/rms_norm.py", *options, "--dry-run"])
+    if isinstance(done.exception, UsageError):  # a package that is not installed here, which the page says how to get
+        extra = re.search(r"'stark-kernels(\[\w+\])'", str(done.exception))
+        assert extra, done.exception
+        assert f"pip install --editable '.{extra[1]}'" in (ROOT / "docs" / "providers.md").read_text()
+    else:
+        assert "Nothing was started." in done.output
+        assert done.exit_code == 0, done.output
+
+
+def test_the_page_on_results_names_every_outcome_level_and_exit_code():
+    page = (ROOT / "docs" / "results.md").read_text()
+    for outcome in Outcome:
+        assert outcome.replace("_", " ") in page, outcome
+    for level in Level:
+        assert f"| `{level}` |" in page, level
+    for code in re.findall(r"(\d+) \w", app.info.epilog):
+        assert re.search(rf"\b{code} ", page.partition("## Exit codes")[2]), code
 
 
 def test_the_page_on_the_playbook_lists_every_move():
