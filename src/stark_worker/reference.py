@@ -14,7 +14,7 @@ import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, TypeVar, cast
+from typing import Any, TypeVar
 
 import torch
 
@@ -38,7 +38,7 @@ from stark_worker.weights import constructed
 
 DTYPES = {Precision.FP32: torch.float32, Precision.BF16: torch.bfloat16, Precision.FP16: torch.float16}
 OWN = "the task's own distribution"
-OTHERS_TIMED = 0.25  # the share of timed calls on another distribution than the task's own
+OTHERS_TIMED = 0.25  # the share of samples on another distribution than the task's own
 DOUBLES = 3  # inputs, outputs and what lies between them, each at most this many times in double precision
 
 Result = TypeVar("Result")
@@ -148,19 +148,24 @@ class Reference:
         for place in range(OTHERS + 1):
             yield self.first if place == own else next(others, None) or self._own()
 
-    def timed_case(self) -> Case:
-        """A fresh case for one timed call, with expected outputs in the task's own precision.
+    def timed_cases(self, count: int = 1) -> list[Case]:
+        """Fresh cases for one sample of the clock, with expected outputs in the task's own precision.
 
-        Rescaling makes the values new even where ``get_inputs`` is not random; KernelBench changes no distribution.
+        They are all of one distribution, mostly the task's own: the median is not to depend on the others, but who is
+        right on the task's own distribution alone is not right.
         """
+        chance = random.SystemRandom()
+        if not self._public and chance.random() < OTHERS_TIMED:
+            name, change = chance.choice(changes())
+            return [self.draw(name, change, exact=False) or self._timed() for _ in range(count)]
+        return [self._timed() for _ in range(count)]
+
+    def _timed(self) -> Case:
+        """Rescaling makes the values new even where ``get_inputs`` is not random; KernelBench changes nothing."""
         if self._public:
             return self._own(exact=False)
-        chance = random.SystemRandom()
-        scale = chance.uniform(0.9, 1.0)
-        name, change = "a timed call", cast(Change, lambda x: x * scale)
-        if chance.random() < OTHERS_TIMED:  # who is right on the task's own distribution alone is not right
-            name, change = chance.choice(changes())
-        return self.draw(name, change, exact=False) or self._own(exact=False)
+        scale = random.SystemRandom().uniform(0.9, 1.0)
+        return self.draw("a timed call", lambda x: x * scale, exact=False) or self._own(exact=False)
 
     def run(self, model: Any, inputs: list[torch.Tensor], seed: int) -> list[torch.Tensor]:
         """The outputs of one call of this model or of another that should do the same."""

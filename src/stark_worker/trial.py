@@ -69,7 +69,7 @@ def measure(trials: Sequence[Trial], reference: Reference) -> list[list[Sample]]
         enough = SAMPLES_ENOUGH if spent < SAMPLING_MOST_S * len(trials) else SAMPLES_FEW
         if spent > SAMPLING_S * len(trials) and len(samples[0]) >= enough:
             break
-        cases = [reference.timed_case() for _ in range(max(trial.burst_length() for trial in trials))]
+        cases = reference.timed_cases(max(trial.burst_length() for trial in trials))
         random.SystemRandom().shuffle(turns)
         for trial, taken in turns:
             with contextlib.nullcontext() if trial is trials[0] else no_fault_of_the_candidate():
@@ -149,7 +149,7 @@ class Trial:
         On the CPU, where a task can take long and preparations matter little, without them.
         """
         if self._job.device != "cpu":
-            self._write(0, self._reference.timed_case())
+            self._write(0, self._reference.timed_cases()[0])
         self._memory.settle()
         return self._call_on_time(calls)[0]
 
@@ -184,7 +184,7 @@ class Trial:
         if len(self._inputs) < BURST_LEAST:
             return False
         try:
-            self.call_checked([self._reference.timed_case() for _ in self._inputs])
+            self.call_checked(self._reference.timed_cases(len(self._inputs)))
         except Failure as failure:
             if failure.outcome is not Outcome.WRONG_RESULT:
                 raise
