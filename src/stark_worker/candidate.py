@@ -9,9 +9,7 @@ from __future__ import annotations
 import functools
 import importlib.util
 import os
-import select
 import sys
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -22,6 +20,7 @@ import torch
 
 from stark_worker import build, cuda
 from stark_worker.channel import Channel
+from stark_worker.clocks import Clock, DeviceClock
 from stark_worker.confinement import confine
 from stark_worker.folders import JOB_FILE, RESOURCES_FILE, SOURCE_FILE
 from stark_worker.logs import describe
@@ -34,8 +33,6 @@ from stark_worker.weights import constructed, copy_weights
 
 MEMORY_BYTES = min(16 * 2**30, os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") * 3 // 4)
 PROCESSES = 64 + 4 * threads()  # threads count too
-SPIN_S = 0.1
-FLUSHES = 4  # a third of a millisecond on a fast card
 NO_MEMORY = ("can't allocate memory", "std::bad_alloc", "CUDA error: out of memory", "CUDA out of memory")
 
 
@@ -73,63 +70,6 @@ def lock_in(readable: Sequence[Path], gpu: bool = False, prepare: Callable[[], N
     done = confine(folder, readable=readable, memory_bytes=memory_bytes, processes=PROCESSES, gpu=gpu, prepare=prepare)
     hide_memory(False)  # or it could not even look at itself
     return f"{done.level}: {', '.join(done.controls)}" + (f"; not: {', '.join(done.missing)}" if done.missing else "")
-
-
-class Clock:
-    """Nothing to wait for and no clock but the referee's: the host computes while it is called."""
-
-    def await_message(self, channel: Channel) -> None: ...
-
-    def start(self, single: bool) -> None: ...
-
-    def stop(self) -> None: ...
-
-    def wait(self) -> None: ...
-
-    def elapsed_ms(self) -> float | None:
-        return None
-
-
-class DeviceClock(Clock):
-    """The device's own clock around what is called. Made before a candidate is loaded, from what torch had then."""
-
-    def __init__(self) -> None:
-        event: Any = torch.cuda.Event
-        begin, end = event(enable_timing=True), event(enable_timing=True)
-        self._begin, self._end = begin.record, end.record
-        self._elapsed: Callable[[], float] = functools.partial(begin.elapsed_time, end)
-        self._synchronize = torch.cuda.synchronize
-        self._flush = cuda.flush_memory().zero_
-
-    def await_message(self, channel: Channel) -> None:
-        """Wait a while without going to sleep: to wake up takes as long as a short kernel, and cores are not scarce."""
-        until = time.perf_counter() + SPIN_S
-        while time.perf_counter() < until and not select.select([channel], [], [], 0)[0]:
-            pass
-
-    def start(self, single: bool) -> None:
-        """Wait until the device works for this process, which takes a while after it has worked for another.
-
-        The device is then kept busy with its cache while a single call is launched, so that what is measured is its
-        work and not the launch, as KernelBench does it. The launch takes longer here, where it comes after a pause, so
-        that one flush is not enough. Of several calls in a row the first alone would gain by it.
-        """
-        self._begin()
-        self._synchronize()
-        for _ in range(FLUSHES if single else 0):
-            self._flush()
-        self._begin()
-
-    def stop(self) -> None:
-        """All work is done when this returns, on whichever stream it was."""
-        self._end()
-        self._synchronize()
-
-    def wait(self) -> None:
-        self._synchronize()
-
-    def elapsed_ms(self) -> float | None:
-        return self._elapsed()
 
 
 class Server:

@@ -7,27 +7,23 @@ outputs are read and compared. Warm-up calls alone repeat their inputs and are n
 from __future__ import annotations
 
 import contextlib
-import copy
 import random
 import statistics
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
-from typing import Any
 
 import torch
 
 from stark_worker import cuda
-from stark_worker.candidate import forward
-from stark_worker.compare import mismatch
+from stark_worker.examiner import Examiner, Look
 from stark_worker.faults import MachineryFault, TaskFault
 from stark_worker.job import write_job
 from stark_worker.logs import cut
-from stark_worker.memory import HostMemory, Layout, copy_plainly, layout, same_bits, spoil, structure, unpack
+from stark_worker.memory import HostMemory, copy_plainly, spoil
 from stark_worker.protocol import (
     EvalRequest,
     Outcome,
-    Score,
     Timing,
 )
 from stark_worker.reference import Case, Reference
@@ -42,8 +38,6 @@ AHEAD_BYTES = 2**28  # up to this size of the arena, cases are made while the ca
 BURST_LEAST = 4
 PROFILE_S = 30.0
 WEIGHTS = {"name": "copied by name", "shape": "copied by shape", "seed": "by seed and order"}
-
-Look = dict[str, Any]
 
 
 @contextlib.contextmanager
@@ -85,6 +79,7 @@ class Trial:
         self.in_bursts = self.loaded = False
         self._request, self._candidate, self._reference = request, candidate, reference
         self._job = job = write_job(request, reference, candidate.folder, cache)
+        self._examiner = Examiner(job, reference)
         self._left_s = request.limits.run_s
         self._filled = 0  # the place that was written last
         self._own: dict[int, list[torch.Tensor]] = {}
@@ -164,6 +159,7 @@ class Trial:
         self._rest()
         self.loaded = True
         self.checks["weights"] = WEIGHTS.get(str(loaded.get("weights")), WEIGHTS["seed"])
+        self._examiner.weights_by_seed = self.checks["weights"] == WEIGHTS["seed"]
         return cases
 
     def _rest(self) -> None:
@@ -227,10 +223,10 @@ class Trial:
         self._memory.wait()
         sample = replace(sample, own_copy_ms=(time.perf_counter() - begin) * 1e3)
         for look in looks or [{}]:
-            self._compare_looks(look)
+            self._examiner.look_at(look)
         for place, case, outputs in zip(places, cases, got, strict=True):
-            self._compare(case, outputs)
-            self._compare_inputs(place, case)
+            self._examiner.compare(case, outputs)
+            self._examiner.compare_inputs(case, self._inputs[place])
         return sample
 
     def _received(self, place: int) -> list[torch.Tensor]:
@@ -276,61 +272,3 @@ class Trial:
             self.checks["precision"] = f"the candidate changed {str(changed)[:200]}; reset before every call"
         device = float(device_ms) if isinstance(device_ms, int | float) else None
         return Sample((done - begin) * 1e3, (end - done) * 1e3, device, length=len(calls)), looks
-
-    def _compare_looks(self, look: Look) -> None:
-        """Whether the outputs look right. It is a hint only: what was not copied is still NaN in the arena."""
-        if look.get("plain") is not True:
-            raise self._wrong("The outputs have to be plain torch tensors.")
-        expected = [f"{spot.dtype}{list(spot.shape)}" for spot in self._job.outputs[0]]
-        if look.get("kinds") != expected:
-            raise self._wrong(f"The outputs are {look.get('kinds')}, expected {expected}.")
-        if structure(str(look.get("structure"))) != self._reference.structure:
-            raise self._wrong("The outputs are nested differently from the reference's.")
-        if self._request.score is Score.VERIFIED:
-            self._compare_layouts(look.get("layouts"))
-
-    def _compare_layouts(self, told: Any) -> None:
-        """A result is dense, or lies in memory as the reference's does, and is nobody else's memory unless there too.
-
-        Otherwise code that follows would have to do what was left undone, or would change what it should not.
-        """
-        try:
-            layouts = [Layout(tuple(one["stride"]), bool(one["shares"])) for one in told]
-            pairs = list(zip(self._job.outputs[0], layouts, self._reference.layouts, strict=True))
-        except (TypeError, KeyError, ValueError):
-            log = "How the results lie in memory was not told."
-            raise Failure(Outcome.REJECTED, log, "forged_message") from None
-        for number, (spot, mine, expected) in enumerate(pairs):
-            dense = layout(torch.empty(spot.shape, device="meta"), []).stride
-            if mine.stride not in (dense, expected.stride):
-                raise self._wrong(
-                    f"Output {number} has the strides {list(mine.stride)}, expected {list(expected.stride)} as the"
-                    f" reference's, or {list(dense)}: return it contiguous."
-                )
-            if mine.shares and not expected.shares:
-                raise self._wrong(f"Output {number} shares its memory with an input; the reference's does not.")
-
-    def _compare(self, case: Case, outputs: list[torch.Tensor]) -> None:
-        for number, (mine, expected) in enumerate(zip(outputs, case.expected, strict=True)):
-            if difference := mismatch(mine, expected, case.allowed[number]):
-                raise self._wrong(f"Output {number} differs ({case.name}):\n{difference}")
-
-    def _compare_inputs(self, place: int, case: Case) -> None:
-        """Inputs belong to the caller: only what the reference changes too may have changed."""
-        changed = [not same_bits(*pair) for pair in zip(self._inputs[place], case.inputs, strict=True)]
-        if any(changed) and not all(map(int.__le__, changed, self._changed_by_reference(case))):
-            log = f"forward() changed its input {changed.index(True)}, which the reference leaves as it is."
-            raise Failure(Outcome.REJECTED, log, "changed_inputs")
-
-    def _changed_by_reference(self, case: Case) -> list[bool]:
-        inputs = [tensor.clone() for tensor in case.inputs]
-        forward(copy.deepcopy(self._reference.model), unpack(self._job.arguments, inputs), case.seed)
-        return [not same_bits(*pair) for pair in zip(inputs, case.inputs, strict=True)]
-
-    def _wrong(self, log: str) -> Failure:
-        if self.checks.get("weights") == WEIGHTS["seed"] and self._job.weights:
-            log += (
-                "\nThe candidate's state_dict has other names or shapes than the reference's, so weights agree only if"
-                " both constructors draw them in the same order."
-            )
-        return Failure(Outcome.WRONG_RESULT, log)

@@ -1,0 +1,74 @@
+"""The clocks in a candidate's process. What they say is believed only where the referee's own confirms it."""
+
+from __future__ import annotations
+
+import functools
+import select
+import time
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from stark_worker import cuda
+from stark_worker.channel import Channel
+
+SPIN_S = 0.1
+FLUSHES = 4  # a third of a millisecond on a fast card
+
+
+class Clock:
+    """Nothing to wait for and no clock but the referee's: the host computes while it is called."""
+
+    def await_message(self, channel: Channel) -> None: ...
+
+    def start(self, single: bool) -> None: ...
+
+    def stop(self) -> None: ...
+
+    def wait(self) -> None: ...
+
+    def elapsed_ms(self) -> float | None:
+        return None
+
+
+class DeviceClock(Clock):
+    """The device's own clock around what is called. Made before a candidate is loaded, from what torch had then."""
+
+    def __init__(self) -> None:
+        event: Any = torch.cuda.Event
+        begin, end = event(enable_timing=True), event(enable_timing=True)
+        self._begin, self._end = begin.record, end.record
+        self._elapsed: Callable[[], float] = functools.partial(begin.elapsed_time, end)
+        self._synchronize = torch.cuda.synchronize
+        self._flush = cuda.flush_memory().zero_
+
+    def await_message(self, channel: Channel) -> None:
+        """Wait a while without going to sleep: to wake up takes as long as a short kernel, and cores are not scarce."""
+        until = time.perf_counter() + SPIN_S
+        while time.perf_counter() < until and not select.select([channel], [], [], 0)[0]:
+            pass
+
+    def start(self, single: bool) -> None:
+        """Wait until the device works for this process, which takes a while after it has worked for another.
+
+        The device is then kept busy with its cache while a single call is launched, so that what is measured is its
+        work and not the launch, as KernelBench does it. The launch takes longer here, where it comes after a pause, so
+        that one flush is not enough. Of several calls in a row the first alone would gain by it.
+        """
+        self._begin()
+        self._synchronize()
+        for _ in range(FLUSHES if single else 0):
+            self._flush()
+        self._begin()
+
+    def stop(self) -> None:
+        """All work is done when this returns, on whichever stream it was."""
+        self._end()
+        self._synchronize()
+
+    def wait(self) -> None:
+        self._synchronize()
+
+    def elapsed_ms(self) -> float | None:
+        return self._elapsed()

@@ -1,0 +1,84 @@
+"""Whether what came back from a candidate is right; what is not, ends the trial."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import torch
+
+from stark_worker.candidate import forward
+from stark_worker.compare import mismatch
+from stark_worker.memory import Job, Layout, layout, same_bits, structure, unpack
+from stark_worker.protocol import Outcome, Score
+from stark_worker.reference import Case, Reference
+from stark_worker.sandbox import Failure
+
+Look = dict[str, Any]
+
+
+class Examiner:
+    """Compares with the reference: values, what they look like, and that inputs were left alone."""
+
+    def __init__(self, job: Job, reference: Reference) -> None:
+        self._job, self._reference = job, reference
+        self.weights_by_seed = False  # not copied: they may differ from the reference's
+
+    def look_at(self, look: Look) -> None:
+        """Whether the outputs look right. It is a hint only: what was not copied is still NaN in the arena."""
+        if look.get("plain") is not True:
+            raise self._wrong("The outputs have to be plain torch tensors.")
+        expected = [f"{spot.dtype}{list(spot.shape)}" for spot in self._job.outputs[0]]
+        if look.get("kinds") != expected:
+            raise self._wrong(f"The outputs are {look.get('kinds')}, expected {expected}.")
+        if structure(str(look.get("structure"))) != self._reference.structure:
+            raise self._wrong("The outputs are nested differently from the reference's.")
+        if self._reference.score is Score.VERIFIED:
+            self._look_at_layouts(look.get("layouts"))
+
+    def _look_at_layouts(self, told: Any) -> None:
+        """A result is dense, or lies in memory as the reference's does, and is nobody else's memory unless there too.
+
+        Otherwise code that follows would have to do what was left undone, or would change what it should not.
+        """
+        try:
+            layouts = [Layout(tuple(one["stride"]), bool(one["shares"])) for one in told]
+            pairs = list(zip(self._job.outputs[0], layouts, self._reference.layouts, strict=True))
+        except (TypeError, KeyError, ValueError):
+            log = "How the results lie in memory was not told."
+            raise Failure(Outcome.REJECTED, log, "forged_message") from None
+        for number, (spot, mine, expected) in enumerate(pairs):
+            dense = layout(torch.empty(spot.shape, device="meta"), []).stride
+            if mine.stride not in (dense, expected.stride):
+                raise self._wrong(
+                    f"Output {number} has the strides {list(mine.stride)}, expected {list(expected.stride)} as the"
+                    f" reference's, or {list(dense)}: return it contiguous."
+                )
+            if mine.shares and not expected.shares:
+                raise self._wrong(f"Output {number} shares its memory with an input; the reference's does not.")
+
+    def compare(self, case: Case, outputs: list[torch.Tensor]) -> None:
+        """Whether the outputs are what the reference makes of the case."""
+        for number, (mine, expected) in enumerate(zip(outputs, case.expected, strict=True)):
+            if difference := mismatch(mine, expected, case.allowed[number]):
+                raise self._wrong(f"Output {number} differs ({case.name}):\n{difference}")
+
+    def compare_inputs(self, case: Case, inputs: list[torch.Tensor]) -> None:
+        """Inputs belong to the caller: only what the reference changes too may have changed."""
+        changed = [not same_bits(*pair) for pair in zip(inputs, case.inputs, strict=True)]
+        if any(changed) and not all(map(int.__le__, changed, self._changed_by_reference(case))):
+            log = f"forward() changed its input {changed.index(True)}, which the reference leaves as it is."
+            raise Failure(Outcome.REJECTED, log, "changed_inputs")
+
+    def _changed_by_reference(self, case: Case) -> list[bool]:
+        inputs = [tensor.clone() for tensor in case.inputs]
+        forward(copy.deepcopy(self._reference.model), unpack(self._job.arguments, inputs), case.seed)
+        return [not same_bits(*pair) for pair in zip(inputs, case.inputs, strict=True)]
+
+    def _wrong(self, log: str) -> Failure:
+        if self.weights_by_seed and self._job.weights:
+            log += (
+                "\nThe candidate's state_dict has other names or shapes than the reference's, so weights agree only if"
+                " both constructors draw them in the same order."
+            )
+        return Failure(Outcome.WRONG_RESULT, log)
