@@ -8,6 +8,7 @@ handshake, so many are called in a row between two looks at the referee's clock,
 
 from __future__ import annotations
 
+import math
 import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -15,7 +16,8 @@ from dataclasses import dataclass, replace
 from stark_worker.protocol import Outcome
 from stark_worker.sandbox import Failure
 
-SHORT_MS, SHORT_DEVICE_MS = 2.0, 0.2  # on the host, where no device's clock helps, and on a GPU
+SHORT_MS = 0.2  # on a GPU; below it a call drowns in the handshake
+BURST_MS = 30.0  # on the host, how long a sample should take: waking up takes up to a few milliseconds
 MOST_HANDSHAKE = 0.5  # of a single call on the host, the share that may be taken for the handshake
 AGREEMENT, LEAST_JITTER_MS = 0.1, 0.05
 LOADED_MS = 0.3  # the most by which a handshake may take longer once a candidate is loaded
@@ -68,9 +70,14 @@ class Overhead:
         return replace(self, burst_ms=self.burst_ms + min(max(longer_ms, 0.0), LOADED_MS))
 
     def is_short(self, samples: Sequence[Sample]) -> bool:
-        """Whether calls are too short to be timed one by one."""
-        limit_ms = SHORT_MS if samples[0].device_ms is None else SHORT_DEVICE_MS
-        return statistics.median(map(self.per_call_ms, samples)) < limit_ms
+        """Whether calls on a GPU are too short to be timed one by one."""
+        return statistics.median(map(self.per_call_ms, samples)) < SHORT_MS
+
+    def burst_length(self, samples: Sequence[Sample], most: int) -> int:
+        """How many calls in a row make a sample, of as many as there is room for."""
+        if samples[0].device_ms is not None:
+            return most if self.is_short(samples) else 1
+        return min(math.ceil(BURST_MS / statistics.median(map(self.per_call_ms, samples))), most)
 
     def late_ms(self, sample: Sample) -> float:
         """What was done after "done" beyond handing over: work like any other."""

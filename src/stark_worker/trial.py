@@ -35,7 +35,6 @@ SAMPLES_FEW, SAMPLES_ENOUGH, SAMPLES_MOST, BURSTS_MOST = 5, 30, 100, 40
 SAMPLING_S, SAMPLING_MOST_S = 2.0, 10.0
 CALIBRATIONS = 20
 AHEAD_BYTES = 2**28  # up to this size of the arena, cases are made while the candidate builds
-BURST_LEAST = 4
 PROFILE_S = 30.0
 WEIGHTS = {"name": "copied by name", "shape": "copied by shape", "seed": "by seed and order"}
 
@@ -54,20 +53,23 @@ def measure(trials: Sequence[Trial], reference: Reference) -> list[list[Sample]]
 
     Where there are two they take turns on the same inputs, so that whatever slows the machine slows both alike.
     """
+    if trials[0].on_host:
+        for trial in trials:  # waking up weighs alike then
+            trial.burst = min(other.burst for other in trials)
     samples: list[list[Sample]] = [[] for _ in trials]
     turns = list(zip(trials, samples, strict=True))
     began = time.monotonic()
-    most = BURSTS_MOST if any(trial.in_bursts for trial in trials) else SAMPLES_MOST
+    most = BURSTS_MOST if any(trial.burst > 1 for trial in trials) else SAMPLES_MOST
     while len(samples[0]) < most:
         spent = time.monotonic() - began
         enough = SAMPLES_ENOUGH if spent < SAMPLING_MOST_S * len(trials) else SAMPLES_FEW
         if spent > SAMPLING_S * len(trials) and len(samples[0]) >= enough:
             break
-        cases = reference.timed_cases(max(trial.burst_length() for trial in trials))
+        cases = reference.timed_cases(max(trial.next_burst() for trial in trials))
         random.SystemRandom().shuffle(turns)
         for trial, taken in turns:
             with contextlib.nullcontext() if trial is trials[0] else no_fault_of_the_candidate():
-                taken.append(trial.call_checked(cases if trial.in_bursts else cases[:1]))
+                taken.append(trial.call_checked(cases if trial.burst > 1 else cases[:1]))
     return samples
 
 
@@ -76,7 +78,8 @@ class Trial:
 
     def __init__(self, request: EvalRequest, candidate: Candidate, reference: Reference, cache: str) -> None:
         self.checks: dict[str, str] = {}
-        self.in_bursts = self.loaded = False
+        self.on_host, self.loaded = reference.device.type == "cpu", False
+        self.burst = 1  # how many calls make a sample at most
         self._request, self._candidate, self._reference = request, candidate, reference
         self._job = job = write_job(request, reference, candidate.folder, cache)
         self._examiner = Examiner(job, reference)
@@ -107,14 +110,14 @@ class Trial:
         self.checks["first_call_ms"] = f"{checked[0].forward_ms:.3f}"
         exact = "double precision" if self._reference.exact else "the task's own precision"
         self.checks["correctness"] = f"{len(checked)} input sets against a reference in {exact}"
-        self.in_bursts = self._overhead.is_short(self._warm_up()) and self._can_burst()
-        if self.in_bursts and self._job.device != "cpu":
+        wanted = self._overhead.burst_length(self._warm_up(), len(self._inputs))
+        self.burst = wanted if wanted > 1 and self._can_burst(wanted) else 1
+        if self.burst > 1 and not self.on_host:
             self._overhead = self._overhead.with_candidate([self._empty([]) for _ in range(CALIBRATIONS)])
 
-    def burst_length(self) -> int:
-        """How many calls the next sample is to be made of."""
-        most = len(self._inputs)
-        return random.SystemRandom().randint(most // 2, most) if self.in_bursts else 1
+    def next_burst(self) -> int:
+        """How many calls the next sample is to be made of: nobody can foresee which is the last."""
+        return random.SystemRandom().randint(-(-3 * self.burst // 4), self.burst)
 
     def profile(self) -> str | None:
         """Where its time goes, as its own process says; the last thing it is asked. None when it cannot say."""
@@ -143,7 +146,7 @@ class Trial:
 
         On the CPU, where a task can take long and preparations matter little, without them.
         """
-        if self._job.device != "cpu":
+        if not self.on_host:
             self._write(0, self._reference.timed_cases()[0])
         self._memory.settle()
         return self._call_on_time(calls)[0]
@@ -164,7 +167,7 @@ class Trial:
 
     def _rest(self) -> None:
         """Between calls nothing of the candidate goes on. On a GPU the device would, whatever its process does."""
-        if self._job.device == "cpu":
+        if self.on_host:
             self._candidate.pause()
 
     def _warm_up(self) -> list[Sample]:
@@ -175,12 +178,10 @@ class Trial:
             samples.append(self._call_on_time([(self._filled, len(samples))])[0])
         return samples[len(samples) // 2 :]
 
-    def _can_burst(self) -> bool:
+    def _can_burst(self, length: int) -> bool:
         """Whether results outlast later calls. They need not: a candidate may return the same memory every time."""
-        if len(self._inputs) < BURST_LEAST:
-            return False
         try:
-            self.call_checked(self._reference.timed_cases(len(self._inputs)))
+            self.call_checked(self._reference.timed_cases(length))
         except Failure as failure:
             if failure.outcome is not Outcome.WRONG_RESULT:
                 raise
@@ -192,16 +193,16 @@ class Trial:
         overhead = self._overhead
         calls = sum(sample.length for sample in samples)
         self.checks["timing"] = f"{calls} calls, each on inputs not seen before and each compared"
-        if self.in_bursts:
+        if self.burst > 1:
             self.checks["timing"] += f", in {len(samples)} bursts by the referee's clock"
         outside = tuple(map(overhead.per_call_ms, samples))
-        return Timing(outside if self._job.device == "cpu" else self._device_timing(samples, outside))
+        return Timing(outside if self.on_host else self._device_timing(samples, outside))
 
     def _device_timing(self, samples: list[Sample], outside: tuple[float, ...]) -> tuple[float, ...]:
         """What counts of both clocks of a GPU."""
         device_ms = statistics.median((sample.device_ms or 0.0) / sample.length for sample in samples)
         self.checks["clocks"] = f"device {device_ms:.4f} ms, referee {statistics.median(outside):.4f} ms per call"
-        if self.in_bursts:
+        if self.burst > 1:
             self.checks["cache"] = f"flushed before every burst; {cuda.cached_share(self._job.size)}"
             return outside
         self.checks["cache"] = "flushed before every call"
@@ -231,7 +232,7 @@ class Trial:
 
     def _received(self, place: int) -> list[torch.Tensor]:
         """The outputs at a place, in memory of our own. On the host it is kept, so that a copy is nothing but one."""
-        if self._job.device != "cpu":
+        if not self.on_host:
             return [output.clone() for output in self._outputs[place]]
         if place not in self._own:
             self._own[place] = [output.clone() for output in self._outputs[place]]
