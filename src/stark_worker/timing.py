@@ -17,7 +17,7 @@ from stark_worker.protocol import Outcome
 from stark_worker.sandbox import Failure
 
 SHORT_MS = 0.2  # on a GPU; below it a call drowns in the handshake
-BURST_MS = 30.0  # on the host, how long a sample should take: waking up takes up to a few milliseconds
+BURST_MS = 20.0  # on the host, how long a sample should take: waking up takes up to a few milliseconds
 MOST_HANDSHAKE = 0.5  # of a single call on the host, the share that may be taken for the handshake
 AGREEMENT, LEAST_JITTER_MS = 0.1, 0.05
 LOADED_MS = 0.3  # the most by which a handshake may take longer once a candidate is loaded

@@ -31,7 +31,8 @@ from stark_worker.sandbox import START_S, Candidate, Failure
 from stark_worker.timing import Overhead, Sample, device_times
 
 WARM_UPS, WARM_UP_S = 100, 1.0
-SAMPLES_FEW, SAMPLES_ENOUGH, SAMPLES_MOST, BURSTS_MOST = 5, 30, 100, 40
+SAMPLES_FEW, SAMPLES_ENOUGH, SAMPLES_MOST = 5, 30, 100
+BURSTS_ENOUGH, BURSTS_MOST = 15, 30
 SAMPLING_S, SAMPLING_MOST_S = 2.0, 10.0
 CALIBRATIONS = 20
 AHEAD_BYTES = 2**28  # up to this size of the arena, cases are made while the candidate builds
@@ -59,10 +60,11 @@ def measure(trials: Sequence[Trial], reference: Reference) -> list[list[Sample]]
     samples: list[list[Sample]] = [[] for _ in trials]
     turns = list(zip(trials, samples, strict=True))
     began = time.monotonic()
-    most = BURSTS_MOST if any(trial.burst > 1 for trial in trials) else SAMPLES_MOST
+    in_bursts = any(trial.burst > 1 for trial in trials)
+    wanted, most = (BURSTS_ENOUGH, BURSTS_MOST) if in_bursts else (SAMPLES_ENOUGH, SAMPLES_MOST)
     while len(samples[0]) < most:
         spent = time.monotonic() - began
-        enough = SAMPLES_ENOUGH if spent < SAMPLING_MOST_S * len(trials) else SAMPLES_FEW
+        enough = wanted if spent < SAMPLING_MOST_S * len(trials) else SAMPLES_FEW
         if spent > SAMPLING_S * len(trials) and len(samples[0]) >= enough:
             break
         cases = reference.timed_cases(max(trial.next_burst() for trial in trials))

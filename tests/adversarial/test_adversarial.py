@@ -1,7 +1,7 @@
 """Exploits get what they deserve and honest kernels pass: the part that runs with every change.
 
-Exploits that are known to get through are run by ``benchmarks/trust.py`` alone, as is everything that needs a GPU or
-a quiet machine: whether what is accepted takes its true time.
+A fixed half of the exploits; ``benchmarks/trust.py`` runs all, those that are known to get through included, and tells
+whether what is accepted takes its true time.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from stark_worker.protocol import Outcome, Target
 
 ALL = [zoo.read(path) for path in sorted((zoo.HERE / "exploits").glob("*.py"))]
 STOPPED = {exploit.name: exploit for exploit in ALL if "cpu" in exploit.targets and exploit.known is None}
+TRIED = sorted(STOPPED)[::2]  # all of them take too long for every change
 HONEST = {each.name: each for each in honest.corpus()}
 
 
@@ -29,7 +30,7 @@ def judge():
         runner.run(evaluator.__aexit__(None, None, None))
 
 
-@pytest.mark.parametrize("name", STOPPED)
+@pytest.mark.parametrize("name", TRIED)
 def test_the_exploit_gets_what_it_deserves(judge, name):
     exploit = STOPPED[name]
     report = judge(exploit.request(Target.CPU))
@@ -45,7 +46,7 @@ def test_an_honest_kernel_passes_unflagged(judge, name):
 
 def test_there_are_as_many_as_promised():
     assert len(ALL) >= 60
-    assert len(STOPPED) >= 35
+    assert len(TRIED) >= 35
     assert len({each.source for each in HONEST.values()}) >= 100
     assert len(honest_gpu.corpus(Target.CUDA) + honest_gpu.corpus(Target.TRITON)) >= 40
 

@@ -34,8 +34,8 @@ def test_a_burst_is_timed_from_the_outside_without_its_own_handshake():
 
 def test_how_many_calls_make_a_sample():
     on_host = [Sample(7.0, 0.05)] * 9
-    assert OVERHEAD.burst_length(on_host, 16) == 5
-    assert OVERHEAD.burst_length(on_host, 3) == 3
+    assert OVERHEAD.burst_length(on_host, 16) == 3
+    assert OVERHEAD.burst_length(on_host, 2) == 2
     assert OVERHEAD.burst_length([Sample(60.0, 0.05)], 16) == 1
     assert OVERHEAD.burst_length(samples(0.2, 0.1), 64) == 64
     assert OVERHEAD.burst_length(samples(0.4, 0.3), 64) == 1
