@@ -39,19 +39,18 @@ class Lane:
         """One trial. A referee whose trial was cut short is not used again."""
         key = _bench(request)
         referee = self._referees.pop(key, None) or self._new_referee()
-        try:
+        async with contextlib.AsyncExitStack() as unless_it_answers:
+            unless_it_answers.push_async_callback(referee.close)
             report = await self._trial(referee, request)
-        except BaseException:
-            await referee.__aexit__()
-            raise
+            unless_it_answers.pop_all()
         self._referees[key] = referee
         while len(self._referees) > KEPT:
-            await self._referees.popitem(last=False)[1].__aexit__()
+            await self._referees.popitem(last=False)[1].close()
         return report
 
     async def close(self) -> None:
         while self._referees:
-            await self._referees.popitem()[1].__aexit__()
+            await self._referees.popitem()[1].close()
 
     def _new_referee(self) -> Ward:
         folder = Path(tempfile.mkdtemp(prefix="referee-", dir=self._folder))

@@ -21,7 +21,7 @@ from collections.abc import Callable
 from typing import Any, NoReturn
 
 from stark_worker.channel import Channel, ChannelClosed
-from stark_worker.processes import adopt_orphans, be_called, die_with, hide_memory, kill_descendants
+from stark_worker.processes import adopt_orphans, be_called, die_with, hide_memory, kill_descendants, reap
 
 # Each is a function that is given its channel and whatever else was sent along.
 ROLES = {
@@ -52,7 +52,7 @@ def main(control: int, folder: str) -> NoReturn:
             _finish(lambda: _keep(message, files))  # noqa: B023 - called before the next turn
         for file in files:
             os.close(file)
-        _reap()
+        reap()
     kill_descendants()
     shutil.rmtree(folder, ignore_errors=True)
     os._exit(0)
@@ -67,14 +67,6 @@ def _warm_up() -> None:
             importlib.import_module(name)
     gc.collect()
     gc.freeze()
-
-
-def _reap() -> None:
-    try:
-        while os.waitpid(-1, os.WNOHANG)[0]:
-            pass
-    except ChildProcessError:
-        return
 
 
 def _keep(message: dict[str, Any], files: list[int]) -> None:

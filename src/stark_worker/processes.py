@@ -46,9 +46,14 @@ def kill_descendants() -> None:
             for process in found:
                 with contextlib.suppress(ProcessLookupError, PermissionError):
                     os.kill(process, order)
-        with contextlib.suppress(ChildProcessError):
-            while os.waitpid(-1, os.WNOHANG)[0]:
-                pass
+        reap()
+
+
+def reap() -> None:
+    """Take note of the children that have ended."""
+    with contextlib.suppress(ChildProcessError):
+        while os.waitpid(-1, os.WNOHANG)[0]:
+            pass
 
 
 def _descendants() -> list[int]:

@@ -105,21 +105,19 @@ class Station:
     @contextlib.asynccontextmanager
     async def _lane(self) -> AsyncIterator[Lane]:
         """A lane for oneself. It is free again afterwards, unless its GPU is unhealthy and there is another."""
-        lane = await self._lanes.get()
+        lane, usable = await self._lanes.get(), True
         try:
             yield lane
         except MachineryFault as fault:
             if UNHEALTHY in str(fault) and self._healthy > 1:
+                usable = False
                 self._healthy -= 1
                 log.warning("GPU %s is unhealthy and is not used any more: %s", lane.name, fault)
                 await lane.close()
-            else:
+            raise
+        finally:
+            if usable:
                 self._lanes.put_nowait(lane)
-            raise
-        except BaseException:
-            self._lanes.put_nowait(lane)
-            raise
-        self._lanes.put_nowait(lane)
 
     async def _measured(self, lane: Lane) -> DeviceFacts:
         folder = Path(tempfile.mkdtemp(prefix="device-", dir=self._folder.name))

@@ -21,11 +21,7 @@ from stark_worker.faults import MachineryFault, TaskFault
 from stark_worker.job import write_job
 from stark_worker.logs import cut
 from stark_worker.memory import HostMemory, copy_plainly, spoil
-from stark_worker.protocol import (
-    EvalRequest,
-    Outcome,
-    Timing,
-)
+from stark_worker.protocol import EvalRequest, Outcome, Timing
 from stark_worker.reference import Case, Reference
 from stark_worker.sandbox import START_S, Candidate, Failure
 from stark_worker.timing import Overhead, Sample, device_times
@@ -88,7 +84,7 @@ class Trial:
         self._left_s = request.limits.run_s
         self._filled = 0  # the place that was written last
         self._own: dict[int, list[torch.Tensor]] = {}
-        self._memory = cuda.DeviceMemory(job.size) if job.device == "cuda" else HostMemory(candidate.arena, job.size)
+        self._memory = HostMemory(candidate.arena, job.size) if self.on_host else cuda.DeviceMemory(job.size)
         arena = self._memory.arena
         self._inputs = [arena.views(spots) for spots in job.inputs]
         self._outputs = [arena.views(spots) for spots in job.outputs]

@@ -160,11 +160,15 @@ class Ward:
             self.channel.close()
             await asyncio.shield(asyncio.to_thread(let_go, self._lifeline))
 
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(self, *_: object) -> None:
+    async def close(self) -> None:
+        """Leave nothing of it at all."""
         try:
             await self.end()
         finally:
             shutil.rmtree(self.folder, ignore_errors=True)
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
