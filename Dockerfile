@@ -1,7 +1,7 @@
 # STARK with a CUDA compiler. The image's CUDA and torch's must have the same major version.
 #
 #     docker build -t stark .
-#     docker run --gpus all -e ANTHROPIC_API_KEY -v "$PWD/runs:/opt/stark/runs" -v "$PWD/KernelBench:/opt/stark/KernelBench" \
+#     docker run --gpus all -e ANTHROPIC_API_KEY -v "$PWD/runs:/project/runs" -v "$PWD/KernelBench:/project/KernelBench" \
 #         stark bench --grid configs/table-1.toml --kernelbench KernelBench --model anthropic:claude-sonnet-4-5
 ARG CUDA=13.0.1
 FROM nvidia/cuda:${CUDA}-devel-ubuntu24.04
@@ -13,7 +13,7 @@ RUN python3 -m venv /opt/stark
 ENV PATH=/opt/stark/bin:$PATH
 RUN pip install --no-cache-dir torch==${TORCH}
 
-WORKDIR /opt/stark
+WORKDIR /project
 COPY pyproject.toml README.md LICENSE ./
 COPY src src
 COPY configs configs
