@@ -26,6 +26,9 @@ INHERITED = (
     *("PATH", "LANG", "LC_ALL", "TZ", "CC", "CXX", "LD_LIBRARY_PATH", "LIBRARY_PATH", "CPATH"),
     *("CUDA_HOME", "CUDA_PATH", "TORCH_CUDA_ARCH_LIST"),
 )
+# glibc keeps what is freed. Left to itself it gives memory back after some calls and not after others, by the history
+# of the process: the same operators then take three times as long in one process as in the next.
+KEEPING_MEMORY = {"MALLOC_TRIM_THRESHOLD_": str(2**40), "MALLOC_MMAP_THRESHOLD_": str(2**30)}
 LAST_BYTES = 2_000
 GONE_S = 2 * END_S  # how long to wait for the end of what was let go
 FOLDERS = ("HOME", "TMPDIR", "TORCH_EXTENSIONS_DIR", "XDG_CACHE_HOME", "TRITON_CACHE_DIR", "CUDA_CACHE_PATH")
@@ -46,7 +49,7 @@ def environment(folder: Path, more: Mapping[str, str]) -> dict[str, str]:
     kept = {name: os.environ[name] for name in INHERITED if name in os.environ}
     path = os.pathsep.join([str(Path(sys.executable).parent), kept.get("PATH", os.defpath)])
     own = {name: str(folder) for name in FOLDERS}
-    return {**kept, **own, "PATH": path, "OMP_NUM_THREADS": str(threads()), **more}
+    return {**kept, **own, **KEEPING_MEMORY, "PATH": path, "OMP_NUM_THREADS": str(threads()), **more}
 
 
 class Nursery:
