@@ -7,6 +7,7 @@ import ctypes
 import os
 import signal
 import time
+from collections.abc import Iterable
 from pathlib import Path
 
 from stark_worker.faults import MachineryFault
@@ -41,12 +42,27 @@ def hide_memory(hidden: bool = True) -> None:
 def kill_descendants() -> None:
     """Kill whatever descends from this process, which has to have adopted orphans, until nobody is left."""
     deadline = time.monotonic() + END_S
-    while (found := _descendants()) and time.monotonic() < deadline:
+    while (found := _descendants(os.getpid())) and time.monotonic() < deadline:
         for order in (signal.SIGSTOP, signal.SIGKILL):  # who forks faster than one can kill is stopped first
-            for process in found:
-                with contextlib.suppress(ProcessLookupError, PermissionError):
-                    os.kill(process, order)
+            signal_all(found, order)
         reap()
+
+
+def stop_descendants(ancestor: int) -> set[int]:
+    """Stop whatever descends from a process that adopts orphans; who that is, so that they can be told to go on."""
+    find = _listed_descendants if Path(f"/proc/self/task/{os.getpid()}/children").exists() else _descendants
+    stopped: set[int] = set()
+    while more := find(ancestor) - stopped:
+        signal_all(more, signal.SIGSTOP)
+        stopped |= more
+    return stopped
+
+
+def signal_all(processes: Iterable[int], order: signal.Signals) -> None:
+    """Send a signal to those of them that are still there."""
+    for process in processes:
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.kill(process, order)
 
 
 def reap() -> None:
@@ -56,18 +72,38 @@ def reap() -> None:
             pass
 
 
-def _descendants() -> list[int]:
-    """Read off every process's own entry: ready-made lists are missing in some kernels."""
+def _descendants(ancestor: int) -> set[int]:
+    """Read off every process's own entry, which takes long: nobody is overlooked."""
     parents = {}
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit():
             with contextlib.suppress(OSError):
                 after_name = (entry / "stat").read_text(errors="replace").rpartition(")")[2]
                 parents[int(entry.name)] = int(after_name.split()[1])
-    found: list[int] = []
-    generation = {os.getpid()}
+    found: set[int] = set()
+    generation = {ancestor}
     while generation := {process for process, parent in parents.items() if parent in generation}:
-        found += generation
+        found |= generation
+    return found
+
+
+def _listed_descendants(ancestor: int) -> set[int]:
+    """From the lists of children, which is quick; they may lack somebody while others come and go."""
+    found: set[int] = set()
+    waiting = [ancestor]
+    while waiting:
+        children = _children(waiting.pop())
+        found |= children
+        waiting += children
+    return found
+
+
+def _children(process: int) -> set[int]:
+    """What its threads have started; nothing of a process that is gone."""
+    found: set[int] = set()
+    with contextlib.suppress(OSError):
+        for thread in Path(f"/proc/{process}/task").iterdir():
+            found.update(map(int, (thread / "children").read_text().split()))
     return found
 
 

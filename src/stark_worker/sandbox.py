@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import signal
 import threading
@@ -12,6 +11,7 @@ from typing import Any
 from stark_worker.channel import Channel, ChannelClosed, MessageMalformed
 from stark_worker.faults import MachineryFault
 from stark_worker.logs import cut
+from stark_worker.processes import signal_all, stop_descendants
 from stark_worker.protocol import Outcome
 from stark_worker.wards import let_go
 
@@ -37,34 +37,30 @@ class Candidate:
         self.folder = folder
         self._channel, self._lifeline = Channel.of(channel), Channel.of(lifeline)
         self._output = _Output(output)
-        self._process: list[int] = []  # a file that stands for it, once there is one
+        self._stopped: set[int] = set()
 
     def close(self) -> None:
         """Nothing of it is left when this returns, neither process nor open file."""
         let_go(self._lifeline)
         self._channel.close()
-        for file in (*self._process, self.arena):
-            os.close(file)
+        os.close(self.arena)
         self._output.join()
 
     def await_start(self) -> None:
         """Wait until there is a process; nothing it could be blamed for has happened yet."""
         try:
-            _, self._process = self._lifeline.receive_with_files()
+            self._warden = int(self._lifeline.receive()["warden"])
         except ChannelClosed as error:
             raise MachineryFault("The candidate's process could not be started.") from error
 
     def pause(self) -> None:
-        """Stop its threads until it is told something: they neither work on nor look at what is just being written."""
-        self._signal(signal.SIGSTOP)
-
-    def _signal(self, order: signal.Signals) -> None:
-        with contextlib.suppress(ProcessLookupError):
-            signal.pidfd_send_signal(self._process[0], order)
+        """Stop it and all it started until it is told something: nobody looks at what is just being written."""
+        self._stopped = stop_descendants(self._warden)
 
     def tell(self, **message: Any) -> None:
         """Send a message, for which it is woken up; a process that is gone is the candidate's fault."""
-        self._signal(signal.SIGCONT)
+        signal_all(self._stopped, signal.SIGCONT)
+        self._stopped = set()
         try:
             self._channel.send(**message)
         except ChannelClosed:
