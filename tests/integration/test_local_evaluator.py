@@ -106,15 +106,17 @@ def test_a_worker_that_hangs_is_ended_and_not_tried_again(tmp_path, monkeypatch)
     assert not running("sleep", "6420.75")
 
 
+SLEEPING = "import subprocess\nsubprocess.run(['sleep', '6420.25'])"
+
+
 async def kill_all(name: str) -> None:
-    """Whatever of ours has that name, a second after each candidate began."""
+    """Whatever of ours has that name, as soon as a candidate sleeps."""
     known: set[int] = set()
     while True:
         await asyncio.sleep(0.1)
-        new = {process for process, found in below(os.getpid()).items() if found == "stark-candidate"} - known
+        new = {process for process, found in below(os.getpid()).items() if found == "sleep"} - known
         if new:
             known |= new
-            await asyncio.sleep(1.0)
             for process in (process for process, found in below(os.getpid()).items() if found == name):
                 os.kill(process, signal.SIGKILL)
 
@@ -124,7 +126,7 @@ def test_whoever_is_killed_the_next_evaluation_is_normal(name):
     async def kill_then_go_on():
         async with open_evaluator(EvaluationSettings(retries=1)) as evaluator:
             killing = asyncio.create_task(kill_all(name))
-            killed = await evaluator.evaluate(replace(RIGHT, candidate_source="while True: pass"))
+            killed = await evaluator.evaluate(replace(RIGHT, candidate_source=SLEEPING))
             killing.cancel()
             return killed, await evaluator.evaluate(RIGHT)
 
