@@ -11,18 +11,15 @@ from __future__ import annotations
 
 import argparse
 import ctypes
-import json
-import os
-import platform
-import re
 import statistics
 import subprocess
 import sys
 import tempfile
 import time
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
+
+import record
 
 ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT / "src"))
@@ -138,24 +135,7 @@ def main() -> None:
         stock, fast = (statistics.median(results[case][mode]) for mode in ("stock", "fast"))
         print(f"{case:14s} stock {stock:6.2f} s   fast {fast:6.2f} s   {stock / fast:5.1f}x", flush=True)
     if options.save:
-        save(name, results)
-
-
-def save(name: str, results: dict[str, dict[str, list[float]]]) -> None:
-    import torch
-
-    # a machine that was handed a plain checkout is told the commit
-    commit = (
-        os.environ.get("STARK_COMMIT")
-        or subprocess.run(
-            ["git", "rev-parse", "--short", "HEAD"], cwd=ROOT, capture_output=True, text=True
-        ).stdout.strip()
-    )
-    facts = {"date": datetime.now(UTC).isoformat(timespec="seconds"), "commit": commit or "unknown", "device": name}
-    facts |= {"torch": torch.__version__, "python": platform.python_version()}
-    file = ROOT / "benchmarks" / "results" / f"build-{re.sub(r'[^a-z0-9]+', '-', name.lower())}.json"
-    file.parent.mkdir(exist_ok=True)
-    file.write_text(json.dumps(facts | {"seconds": results}, indent=1) + "\n", encoding="utf-8")
+        record.write(record.result_file("build", name), record.facts(name) | {"seconds": results})
 
 
 if __name__ == "__main__":

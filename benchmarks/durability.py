@@ -19,18 +19,17 @@ import asyncio
 import json
 import multiprocessing
 import os
-import platform
 import random
 import signal
-import subprocess
 import sys
 import tempfile
 import time
 from contextlib import closing, contextmanager
 from dataclasses import asdict, dataclass
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
+
+import record
 
 ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT / "tests"))
@@ -262,12 +261,8 @@ def main() -> None:
         for key, value in asdict(finding).items():
             print(f"    {key:<26} {value}")
     if arguments.save:
-        commit = subprocess.run(["git", "rev-parse", "HEAD"], cwd=ROOT, capture_output=True, text=True).stdout.strip()
-        facts = {"date": datetime.now(UTC).isoformat(), "commit": commit, "machine": platform.platform()}
-        facts["findings"] = [asdict(finding) for finding in findings]
-        results = ROOT / "benchmarks" / "results"
-        results.mkdir(exist_ok=True)
-        (results / "durability.json").write_text(json.dumps(facts, indent=1) + "\n")
+        found = {"findings": [asdict(finding) for finding in findings]}
+        record.write(record.result_file("durability"), record.facts() | found)
     sys.exit(0 if all(finding.holds for finding in findings) else 1)
 
 

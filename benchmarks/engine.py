@@ -11,16 +11,14 @@ from __future__ import annotations
 import argparse
 import asyncio
 import itertools
-import json
-import platform
 import resource
 import statistics
-import subprocess
 import sys
 import tempfile
 import time
-from datetime import UTC, datetime
 from pathlib import Path
+
+import record
 
 ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT / "tests"))
@@ -86,11 +84,7 @@ def main() -> None:
         figures = " ".join(f"{row[key]:>10.2f}" for key in ("median_ms", "mean_ms", "p95_ms", "rss_mb"))
         print(f"{row['nodes']:>8} {figures}")
     if arguments.save:
-        commit = subprocess.run(["git", "rev-parse", "HEAD"], cwd=ROOT, capture_output=True, text=True).stdout.strip()
-        facts = {"date": datetime.now(UTC).isoformat(), "commit": commit, "machine": platform.platform(), "rows": rows}
-        results = ROOT / "benchmarks" / "results"
-        results.mkdir(exist_ok=True)
-        (results / "engine.json").write_text(json.dumps(facts, indent=1) + "\n")
+        record.write(record.result_file("engine"), record.facts() | {"rows": rows})
 
 
 if __name__ == "__main__":

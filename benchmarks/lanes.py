@@ -10,16 +10,14 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import json
-import platform
-import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Sequence
-from datetime import UTC, datetime
 from pathlib import Path
 from random import Random
+
+import record
 
 ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT / "tests"))
@@ -89,10 +87,8 @@ def main() -> None:
         shares[runs] = measure(runs, arguments.cells if runs > 1 else 3, arguments.attempts)
         print(f"{runs:>3} runs at once: the lane is busy {shares[runs]:.1%} of the time")
     if arguments.save:
-        commit = subprocess.run(["git", "rev-parse", "HEAD"], cwd=ROOT, capture_output=True, text=True).stdout.strip()
-        facts = {"date": datetime.now(UTC).isoformat(), "commit": commit, "machine": platform.platform()}
-        facts |= {"cells": arguments.cells, "attempts": arguments.attempts, "busy_share_by_runs_at_once": shares}
-        (ROOT / "benchmarks" / "results" / "lanes.json").write_text(json.dumps(facts, indent=1) + "\n")
+        found = {"cells": arguments.cells, "attempts": arguments.attempts, "busy_share_by_runs_at_once": shares}
+        record.write(record.result_file("lanes"), record.facts() | found)
 
 
 if __name__ == "__main__":

@@ -15,11 +15,11 @@ import argparse
 import asyncio
 import json
 import statistics
-import subprocess
 import time
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
+
+import record
 
 from stark import api
 from stark.config import load_settings
@@ -154,12 +154,6 @@ def collect(folder: Path, paths: list[Path]) -> list[dict[str, Any]]:
     return rows
 
 
-def facts() -> dict[str, str]:
-    """When and from which source a result was made."""
-    commit = subprocess.run(["git", "rev-parse", "HEAD"], cwd=ROOT, capture_output=True, text=True).stdout.strip()
-    return {"date": datetime.now(UTC).isoformat(), "commit": commit}
-
-
 async def local_device() -> dict[str, Any]:
     async with open_evaluator(Settings().evaluation) as evaluator:
         return dict(json.loads(to_json(await evaluator.device())))
@@ -189,9 +183,8 @@ def main() -> None:
         device = asyncio.run(local_device())
     means = show(rows)
     if given.save:
-        result = {**facts(), "device": device, "geometric_mean": means, "rows": rows}
-        file = ROOT / "benchmarks" / "results" / f"playbook-{given.target}.json"
-        file.write_text(json.dumps(result, indent=1) + "\n")
+        found = {"device": device, "geometric_mean": means, "rows": rows}
+        record.write(record.result_file("playbook", given.target), record.facts() | found)
 
 
 if __name__ == "__main__":

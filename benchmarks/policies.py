@@ -10,24 +10,19 @@ where there is none), its 95 % interval, and the ratio to adapted epsilon-greedy
 from __future__ import annotations
 
 import argparse
-import json
 import logging
 import math
-import platform
 import statistics
-import subprocess
 import time
-from datetime import UTC, datetime
-from pathlib import Path
 from random import Random
 from typing import Any
 
+import record
 from landscape import VARIATIONS, Landscape, Simulation
 
 from stark.search import POLICIES, open_policy
 from stark.settings import SearchSettings
 
-ROOT = Path(__file__).parents[1]
 OURS = "epsilon-greedy"
 
 
@@ -94,12 +89,10 @@ def main() -> None:
         show(name, results[name])
     print(f"\n{arguments.runs} runs per policy and variation, {time.monotonic() - began:.0f} s")
     if arguments.save:
-        commit = subprocess.run(["git", "rev-parse", "HEAD"], cwd=ROOT, capture_output=True, text=True).stdout.strip()
-        facts = {"date": datetime.now(UTC).isoformat(), "commit": commit, "machine": platform.platform()}
-        facts |= {"runs": arguments.runs, "attempts": arguments.attempts}
-        facts["assumptions"] = {name: vars(landscape) for name, landscape in VARIATIONS.items()}
-        facts["results"] = results
-        (ROOT / "benchmarks" / "results" / "policies.json").write_text(json.dumps(facts, indent=1) + "\n")
+        extent = {"runs": arguments.runs, "attempts": arguments.attempts}
+        assumptions = {name: vars(landscape) for name, landscape in VARIATIONS.items()}
+        found = extent | {"assumptions": assumptions, "results": results}
+        record.write(record.result_file("policies"), record.facts() | found)
 
 
 if __name__ == "__main__":

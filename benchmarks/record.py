@@ -17,23 +17,24 @@ ROOT = Path(__file__).parents[1]
 _NUMBERS = re.compile(r"\[[-+.,eE\d\s]+\]")  # a list of samples is one line of a file
 
 
-def result_file(benchmark: str, device: str) -> Path:
-    """The file of one benchmark on one device, as it is named in words."""
-    return ROOT / "benchmarks" / "results" / f"{benchmark}-{re.sub(r'[^a-z0-9]+', '-', device.lower())}.json"
+def result_file(benchmark: str, device: str = "") -> Path:
+    """The file of one benchmark, on one device as it is named in words, or of the host alone."""
+    name = re.sub(r"[^a-z0-9]+", "-", f"{benchmark} {device}".strip().lower())
+    return ROOT / "benchmarks" / "results" / f"{name}.json"
 
 
-def facts(device: str) -> dict[str, Any]:
+def commit() -> str:
+    """The state of the code; a machine that was handed a plain copy of it is told."""
+    asked = ["git", "rev-parse", "--short", "HEAD"]
+    told = os.environ.get("STARK_COMMIT")
+    return told or subprocess.run(asked, cwd=ROOT, capture_output=True, text=True).stdout.strip() or "unknown"
+
+
+def facts(device: str = platform.platform()) -> dict[str, Any]:
     """When, from which state of the code and on what."""
-    # a machine that was handed a plain checkout is told the commit
-    commit = (
-        os.environ.get("STARK_COMMIT")
-        or subprocess.run(
-            ["git", "rev-parse", "--short", "HEAD"], cwd=ROOT, capture_output=True, text=True
-        ).stdout.strip()
-    )
     return {
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
-        "commit": commit or "unknown",
+        "commit": commit(),
         "device": device,
         "cores": len(os.sched_getaffinity(0)),
         "torch": version("torch"),

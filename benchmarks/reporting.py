@@ -9,9 +9,7 @@ a real search leaves them; the report is made by the real command in a process o
 from __future__ import annotations
 
 import argparse
-import json
 import os
-import platform
 import random
 import resource
 import subprocess
@@ -19,8 +17,9 @@ import sys
 import tempfile
 import time
 from contextlib import closing
-from datetime import UTC, datetime
 from pathlib import Path
+
+import record
 
 from stark.bench import record_of
 from stark.grid import make_grid, settings_maker
@@ -30,7 +29,6 @@ from stark.task import Task
 from stark.tree import Node, Plan, Role
 from stark_worker.protocol import DeviceFacts, EvalReport, Outcome, Timing
 
-ROOT = Path(__file__).parents[1]
 METHODS = ["stark", "sampling", "reflexion", "search-agent", "ma-only"]
 DEVICE = DeviceFacts("pretend device", "pretend", cores=1)
 SOURCE = "x = 1\n" * 700
@@ -95,11 +93,9 @@ def main() -> None:
             times = f"{seconds[kind]:.1f} s, {cpu_seconds[kind]:.1f} s of it on the processor"
             print(f"{arguments.runs} runs, {store_mb:.0f} MB, {kind}: {times}")
     if arguments.save:
-        commit = subprocess.run(["git", "rev-parse", "HEAD"], cwd=ROOT, capture_output=True, text=True).stdout.strip()
-        facts = {"date": datetime.now(UTC).isoformat(), "commit": commit, "machine": platform.platform()}
-        facts |= {"runs": arguments.runs, "attempts": arguments.attempts, "store_mb": store_mb}
-        facts |= {"seconds": seconds, "cpu_seconds": cpu_seconds, "load": os.getloadavg()}
-        (ROOT / "benchmarks" / "results" / "reporting.json").write_text(json.dumps(facts, indent=1) + "\n")
+        found = {"runs": arguments.runs, "attempts": arguments.attempts, "store_mb": store_mb}
+        found |= {"seconds": seconds, "cpu_seconds": cpu_seconds, "load": os.getloadavg()}
+        record.write(record.result_file("reporting"), record.facts() | found)
 
 
 if __name__ == "__main__":

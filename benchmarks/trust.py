@@ -15,7 +15,6 @@ import hashlib
 import json
 import os
 import platform
-import subprocess
 import sys
 import time
 from collections import Counter
@@ -26,6 +25,8 @@ from typing import Any
 
 ROOT = Path(__file__).parents[1]
 sys.path[:0] = [str(ROOT / "src"), str(ROOT / "tests")]
+
+from record import commit  # noqa: E402
 
 from adversarial import honest, honest_gpu, kernelbench, zoo  # noqa: E402
 from adversarial.processes import ROOT as IS_ROOT  # noqa: E402
@@ -59,7 +60,7 @@ class Record:
         self.save()
 
     def save(self) -> None:
-        self.data |= {"date": datetime.now(UTC).isoformat(timespec="seconds"), "commit": _commit()}
+        self.data |= {"date": datetime.now(UTC).isoformat(timespec="seconds"), "commit": commit()}
         self.data["machine"] = f"{platform.machine()}, {len(os.sched_getaffinity(0))} cores, Linux {platform.release()}"
         self._path.write_text(json.dumps(self.data, indent=1, sort_keys=True) + "\n")
 
@@ -186,11 +187,6 @@ def table(data: Results) -> Iterator[str]:
 
 def _hash(source: str) -> str:
     return hashlib.sha256(source.encode()).hexdigest()[:16]
-
-
-def _commit() -> str:
-    done = subprocess.run(["git", "rev-parse", "--short", "HEAD"], cwd=ROOT, capture_output=True, text=True)
-    return done.stdout.strip() or os.environ.get("STARK_COMMIT", "")
 
 
 def _with_canary() -> None:

@@ -3,41 +3,37 @@
 from __future__ import annotations
 
 import asyncio
-import itertools
 import platform
 import secrets
-import signal
-from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import closing, contextmanager
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Any, Protocol, TypeVar
-
-from pydantic import ValidationError
+from typing import Any
 
 from stark.agents.prompts import Prompts, Scene, load_templates
 from stark.agents.roles import Team
 from stark.config import change_settings, load_settings, parse_assignment
-from stark.errors import SettingsError, StoreError, StoreTooNew, UsageError
+from stark.errors import SettingsError, UsageError
 from stark.evaluation import open_evaluator
 from stark.evaluation.baselines import KeptBaselines
-from stark.interfaces import ChatModel, Evaluator, Listener, Reply, RunRecord, Store, Usage
+from stark.interfaces import ChatModel, Evaluator, Listener, RunRecord, Store, Usage
 from stark.method import TEAM_ROLES, build_policy, build_workflow, find_method
 from stark.models import is_provider, open_model
 from stark.run import Result, Run, eval_request
 from stark.settings import EvaluationSettings, PromptSettings, RoleSettings, Settings
 from stark.store import open_store
+from stark.stored import new_store, only_run, settings_of, stored_replies, stored_reports
 from stark.task import Task, load_candidate, load_task
-from stark.tree import ROOT_ID, Role
+from stark.tree import Role
+from stark.waiting import Stoppable, interruptible, run_sync
 from stark_worker.baselines import BASELINES, COMPILE_S, baseline_source
 from stark_worker.protocol import DeviceFacts, EvalReport
 
 MAY_CHANGE_ON_RESUME = ("budget", "jobs", "roles")
 
-Value = TypeVar("Value")
 OpenModels = dict[RoleSettings, ChatModel]
 
 
@@ -173,22 +169,9 @@ def assemble(
     scene = Scene.of(record.task, record.device, settings)
     templates = load_templates(PromptSettings()) | record.templates  # an older version may have stored fewer
     workflow = build_workflow(settings, Team(Prompts(templates, scene), settings))
-    answered: dict[Role, int] = {}
-    for call in store.calls(record.id):
-        answered[call.role] = answered.get(call.role, 0) + 1
+    answered = {role: usage.calls for role, usage in store.usage(record.id).items()}
     models = open_models(settings, answered, opened)
     return Run(record, settings, store, build_policy(settings), workflow, models, evaluator, listener)
-
-
-class Stoppable(Protocol):
-    """What Ctrl-C stops: a run, or a whole benchmark."""
-
-    @property
-    def begun(self) -> bool:
-        """Whether there is something to keep."""
-
-    def stop(self) -> None:
-        """Begin nothing further; what is in flight lands."""
 
 
 async def drive(run: Run, running: list[Stoppable]) -> Result:
@@ -200,33 +183,6 @@ async def drive(run: Run, running: list[Stoppable]) -> Result:
         if not run.tree:
             raise
         return run.result()
-
-
-@contextmanager
-def interruptible(signals: bool) -> Iterator[list[Stoppable]]:
-    """The first Ctrl-C or SIGTERM lets the attempts in flight land, the second does not. Before there is a run with a
-    node, the first one ends everything. The run is put into the list once there is one."""
-    running: list[Stoppable] = []
-    if not signals:
-        yield running
-        return
-    loop, task = asyncio.get_running_loop(), asyncio.current_task()
-    assert task is not None
-    presses = itertools.count()
-
-    def interrupted() -> None:
-        if next(presses) or not running or not running[0].begun:
-            task.cancel()
-        for run in running:
-            run.stop()
-
-    for name in (signal.SIGINT, signal.SIGTERM):
-        loop.add_signal_handler(name, interrupted)
-    try:
-        yield running
-    finally:
-        for name in (signal.SIGINT, signal.SIGTERM):
-            loop.remove_signal_handler(name)
 
 
 async def judge(task: Task, candidate: str, settings: EvaluationSettings) -> tuple[EvalReport, EvalReport]:
@@ -297,54 +253,6 @@ def check_device(stored: DeviceFacts, here: DeviceFacts) -> None:
         )
 
 
-def stored_replies(folder: str, role: Role) -> list[Reply]:
-    """The replies a role got in a stored run, for the replay model."""
-    with closing(open_store(Path(folder), write=False)) as store:
-        record = only_run(store, Path(folder))
-        return [call.reply for call in store.calls(record.id) if call.role is role]
-
-
-def stored_reports(folder: str) -> tuple[DeviceFacts, dict[tuple[str, str, str], EvalReport]]:
-    """Every report in a store by task, candidate and entry, for the replay evaluator."""
-    with closing(open_store(Path(folder), write=False)) as store:
-        records = store.runs()
-        if not records:
-            raise StoreError(f"The store in {folder} holds no run.", "Name a run folder that does.")
-        found = {
-            (record.task.source, node.source, "Model" if node.id == ROOT_ID else "ModelNew"): node.report
-            for record in records
-            for node in store.nodes(record.id)
-            if node.source is not None
-        }
-        return records[0].device, found
-
-
-def only_run(store: Store, folder: Path) -> RunRecord:
-    """The run of a folder."""
-    runs = store.runs()
-    if not runs:
-        raise StoreError(f"The store in {folder} holds no run.", "It was stopped before it began; start it anew.")
-    if len(runs) > 1:
-        raise UsageError(
-            f"{folder} holds a benchmark of {len(runs)} runs.",
-            "Read it with stark report; go on with it by the stark bench command that began it.",
-        )
-    return runs[0]
-
-
-def settings_of(record: RunRecord) -> Settings:
-    """The settings a run was stored with."""
-    try:
-        return Settings.model_validate(record.settings)
-    except ValidationError as error:
-        first = error.errors()[0]
-        key = ".".join(map(str, first["loc"]))
-        raise StoreTooNew(
-            f"The run {record.id} has a setting this version does not know: {key}, {first['msg'].lower()}.",
-            "Go on with it in the version that began it, which the store names.",
-        ) from error
-
-
 def versions() -> dict[str, str]:
     """What the host part of a result depends on; the device facts hold the worker's side."""
     found = {"python": platform.python_version(), "platform": platform.platform()}
@@ -354,55 +262,3 @@ def versions() -> dict[str, str]:
         except PackageNotFoundError:
             found[name] = "unknown"
     return found
-
-
-@contextmanager
-def new_store(folder: Path) -> Iterator[Store]:
-    """A store for a new run. Where the run does not get as far as its first node, no trace of it stays."""
-    existed = folder.exists()
-    store = open_store(folder, write=True)
-    if store.runs():
-        store.close()
-        raise UsageError(f"{folder} already holds a run.", f"Go on with it by: stark resume {folder}")
-    try:
-        yield store
-    except BaseException:
-        begun = any(store.nodes(record.id) for record in store.runs())
-        store.close()
-        if not begun:
-            _remove(folder, existed)
-        raise
-    store.close()
-
-
-def _remove(folder: Path, existed: bool) -> None:
-    for name in ("stark.db", "stark.db-wal", "stark.db-shm", "writer.lock"):
-        (folder / name).unlink(missing_ok=True)
-    if not existed:
-        folder.rmdir()
-
-
-# -- the one synchronous facade -------------------------------------------------------------------------------------
-
-
-def run_sync(work: Coroutine[Any, Any, Value]) -> Value:
-    """Wait for a coroutine, also where a loop is running already, as in a notebook."""
-    try:
-        asyncio.get_running_loop()
-    except RuntimeError:
-        return asyncio.run(work)
-    begun: Future[tuple[asyncio.AbstractEventLoop, asyncio.Task[Value]]] = Future()
-
-    async def announced() -> Value:
-        task = asyncio.ensure_future(work)
-        begun.set_result((asyncio.get_running_loop(), task))
-        return await task
-
-    with ThreadPoolExecutor(max_workers=1, thread_name_prefix="stark") as thread:
-        outcome = thread.submit(asyncio.run, announced())
-        try:
-            return outcome.result()
-        except KeyboardInterrupt:  # a notebook's stop button: without this, leaving would wait for the whole run
-            loop, task = begun.result()
-            loop.call_soon_threadsafe(task.cancel)
-            raise

@@ -18,16 +18,7 @@ from operator import itemgetter
 from pathlib import Path
 
 from stark.agents.prompts import load_templates
-from stark.api import (
-    OpenModels,
-    assemble,
-    check_device,
-    check_prices,
-    interruptible,
-    open_models,
-    stored_reports,
-    versions,
-)
+from stark.api import OpenModels, assemble, check_device, check_prices, open_models, versions
 from stark.errors import EvaluatorError, ModelError, StarkError, TaskError, UsageError
 from stark.evaluation import open_evaluator
 from stark.evaluation.shared import SharedEvaluator
@@ -36,7 +27,9 @@ from stark.interfaces import Ending, Event, RunRecord, Store
 from stark.metrics import attempts_of
 from stark.run import Run, eval_request
 from stark.store import open_store
+from stark.stored import stored_reports
 from stark.tree import ROOT_ID, Node, Role
+from stark.waiting import interruptible
 from stark_worker.protocol import DEGENERATE, DeviceFacts, EvalReport, EvalRequest
 
 DONE = "attempts"

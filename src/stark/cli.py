@@ -31,6 +31,7 @@ from stark.cli_options import (
     ModelName,
     PrecisionName,
     RunFolder,
+    RunName,
     ScoreName,
     SettingsFile,
     TargetName,
@@ -128,12 +129,16 @@ def resume(
 ) -> None:
     """Go on with a run that was stopped or killed, or extend a finished one."""
     from stark.api import change, go_on
+    from stark.store import open_store
+    from stark.stored import only_run
 
     roles = {role: {"model": model, "base_url": base_url} for role in ("plan", "code", "debug", "solo")}
     options = {**limits(attempts, tokens, usd, minutes), "jobs": jobs, "roles": roles}
     changed = change(sets or [], given(options))
     progress = terminal.Progress()
-    record, nodes = _read(folder)
+    with closing(open_store(folder, write=False)) as store:
+        record = only_run(store, folder)
+        nodes = store.nodes(record.id)
     progress.learn(nodes)
     terminal.show_start(f"STARK goes on with {record.task.name}", [("run", str(folder)), ("nodes", str(len(nodes)))])
     _finish(go_on(folder, changed, progress, signals=True), folder)
@@ -195,12 +200,14 @@ def pack_worker(file: Annotated[Path, typer.Argument(metavar="FILE.pyz", help="T
 
 @app.command()
 def show(
-    folder: RunFolder, node: Annotated[int | None, typer.Argument(help="A node, to see all of it.")] = None
+    folder: RunFolder,
+    node: Annotated[int | None, typer.Argument(help="A node, to see all of it.")] = None,
+    run: RunName = None,
 ) -> None:
     """Show the tree of a run, or one node with its prompts, scaffold, change and log."""
-    record, nodes = _read(folder)
+    record, nodes = _read(folder, run)
     if node is None:
-        terminal.show_tree(record, nodes, _read_final(folder))
+        terminal.show_tree(record, nodes, _read_final(folder, run))
         return
     by_id = {each.id: each for each in nodes}
     if node not in by_id:
@@ -208,7 +215,7 @@ def show(
             f"The run in {folder} has no node {node}.", f"Its nodes: {', '.join(map(str, sorted(by_id)))}."
         )
     parent_id = by_id[node].parent_id
-    terminal.show_node(by_id[node], None if parent_id is None else by_id[parent_id], _read_calls(folder, node))
+    terminal.show_node(by_id[node], None if parent_id is None else by_id[parent_id], _read_calls(folder, run, node))
 
 
 @app.command()
@@ -219,18 +226,19 @@ def export(
         Path | None, typer.Option("--training-data", metavar="FILE", help="Write a role's calls as chat-format JSONL.")
     ] = None,
     role: Annotated[Role, typer.Option("--role", help="Whose calls.")] = Role.CODE,
+    run: RunName = None,
 ) -> None:
     """Take the best kernel out of a run, or its calls as training data."""
     from stark.view import exports
 
     if best is None and training_data is None:
         raise UsageError("Nothing to export was named.", "Give --best FILE or --training-data FILE.")
-    record, nodes = _read(folder)
+    record, nodes = _read(folder, run)
     if best is not None:
-        exports.write_best(best, record, nodes, _read_final(folder))
+        exports.write_best(best, record, nodes, _read_final(folder, run))
         terminal.say(f"The best kernel is in {best}.")
     if training_data is not None:
-        count = exports.write_training_data(training_data, nodes, _read_calls(folder), role)
+        count = exports.write_training_data(training_data, nodes, _read_calls(folder, run), role)
         terminal.say(f"{count} calls of the {role} agent are in {training_data}.")
 
 
@@ -308,7 +316,7 @@ def _finish(work: Any, folder: Path) -> None:
 
 
 def _settings(folder: Path) -> Any:
-    from stark.api import settings_of
+    from stark.stored import settings_of
 
     return settings_of(_read(folder)[0])
 
@@ -358,30 +366,30 @@ def _show_estimate(job: Any) -> None:
     terminal.show_estimate(rows, settings.budget.attempts, settings.budget.usd, settings.budget.tokens)
 
 
-def _read(folder: Path) -> Any:
+def _read(folder: Path, run: str | None = None) -> Any:
     """A run and its nodes. Its calls hold every prompt, so they are read only where they are used."""
-    with _opened(folder) as (store, record):
+    with _opened(folder, run) as (store, record):
         return record, store.nodes(record.id)
 
 
-def _read_final(folder: Path) -> Any:
-    with _opened(folder) as (store, record):
+def _read_final(folder: Path, run: str | None = None) -> Any:
+    with _opened(folder, run) as (store, record):
         return store.final(record.id)
 
 
-def _read_calls(folder: Path, number: int | None = None) -> Any:
+def _read_calls(folder: Path, run: str | None, number: int | None = None) -> Any:
     """The calls of one attempt, or of all."""
-    with _opened(folder) as (store, record):
+    with _opened(folder, run) as (store, record):
         return store.calls(record.id, number)
 
 
 @contextmanager
-def _opened(folder: Path) -> Iterator[tuple[Any, Any]]:
-    from stark.api import only_run
+def _opened(folder: Path, run: str | None) -> Iterator[tuple[Any, Any]]:
     from stark.store import open_store
+    from stark.stored import pick_run
 
     with closing(open_store(folder, write=False)) as store:
-        yield store, only_run(store, folder)
+        yield store, pick_run(store, folder, run)
 
 
 if __name__ == "__main__":

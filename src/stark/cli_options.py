@@ -13,6 +13,9 @@ TaskFile = Annotated[
     Path, typer.Argument(metavar="TASK.py", help="File with Model, get_inputs() and get_init_inputs().")
 ]
 RunFolder = Annotated[Path, typer.Argument(metavar="DIR", help="A run folder.")]
+RunName = Annotated[
+    str | None, typer.Option("--run", metavar="NAME", help="Which run of a benchmark: its name, or a part of it.")
+]
 SettingsFile = Annotated[Path | None, typer.Option("--config", metavar="FILE", help="Settings in TOML; see configs/.")]
 Assignments = Annotated[list[str] | None, typer.Option("--set", metavar="A.B=C", help="Any setting; may be repeated.")]
 MethodName = Annotated[str | None, typer.Option("--method", help="stark, search-agent, ma-only, sampling, reflexion.")]

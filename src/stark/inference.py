@@ -3,6 +3,7 @@ gives the same answer."""
 
 from __future__ import annotations
 
+import functools
 import itertools
 import statistics
 from collections.abc import Callable, Sequence
@@ -19,19 +20,22 @@ def interval(
     groups: Sequence[Sequence[float]], statistic: Statistic = statistics.fmean, level: float = 0.95
 ) -> tuple[float, float]:
     """A bootstrap interval for a figure of tasks with several seeds each: tasks are drawn, then seeds within each."""
-    rng = Random(len(groups))
-    single = all(len(group) == 1 for group in groups)
-    flat = [group[0] for group in groups]
-    found = sorted(
-        statistic(
-            rng.choices(flat, k=len(flat))
-            if single
-            else [value for group in rng.choices(groups, k=len(groups)) for value in rng.choices(group, k=len(group))]
-        )
-        for _ in range(RESAMPLES)
-    )
+    flat = list(itertools.chain.from_iterable(groups))
+    found = sorted(statistic([flat[place] for place in draw]) for draw in _draws(tuple(map(len, groups))))
     tail = round((1 - level) / 2 * RESAMPLES)
     return found[tail], found[-1 - tail]
+
+
+@functools.lru_cache(maxsize=4)
+def _draws(sizes: tuple[int, ...]) -> list[list[int]]:
+    """Which values each resample takes. The figures of the same runs are all resampled alike, so they share this."""
+    rng = Random(len(sizes))
+    ends = list(itertools.accumulate(sizes))
+    groups = [range(end - size, end) for end, size in zip(ends, sizes, strict=True)]
+    return [
+        [place for group in rng.choices(groups, k=len(groups)) for place in rng.choices(group, k=len(group))]
+        for _ in range(RESAMPLES)
+    ]
 
 
 def permutation_p(differences: Sequence[float]) -> float:

@@ -9,18 +9,15 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import deque
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime
 from itertools import islice
 from random import Random
 
-from stark.budget import BudgetExhausted, Ledger, worst_case
+from stark.budget import BudgetExhausted, Ledger
+from stark.desk import RunDesk
 from stark.errors import (
-    ModelRefused,
-    ModelUnavailable,
     PromptRefused,
-    ReplyLost,
     StarkError,
     TaskError,
     UsageError,
@@ -28,17 +25,12 @@ from stark.errors import (
 from stark.finals import contenders, hold_final, winner
 from stark.interfaces import (
     Attempt,
-    Call,
     ChatModel,
-    Desk,
     Evaluator,
     Event,
     Final,
     Listener,
-    Message,
     Policy,
-    Reply,
-    ReplyForm,
     RunRecord,
     Spend,
     Store,
@@ -235,6 +227,11 @@ class Run:
                 "The limit on time passed before the first nodes were measured.", "Allow more with --minutes."
             ) from None
 
+    def desk(self, ticket: Ticket) -> RunDesk:
+        """What the workflow may use during this attempt."""
+        parts = (self.record.id, self.settings.roles, self.store, self.models, self.ledger)
+        return RunDesk(ticket.number, *parts, judge=self.judge, say=self._say)
+
     async def judge(self, source: str) -> EvalReport:
         """A candidate's report: the one an identical candidate has, or a new one."""
         async with self._judging.setdefault(source, asyncio.Lock()):
@@ -282,7 +279,7 @@ class Run:
     async def _attempt(self, ticket: Ticket) -> Attempt:
         """One attempt. A prompt that is refused stops the run once, so that somebody looks; when it is refused again
         after a resume, it is an unusable reply, or no resume would ever get past it."""
-        desk = RunDesk(self, ticket.number)
+        desk = self.desk(ticket)
         try:
             return await self.workflow.attempt(ticket, desk)
         except PromptRefused as refusal:
@@ -338,72 +335,6 @@ class Run:
             return None
         taken = self.store.seconds(self.record.id) + time.monotonic() - self._clocked
         return max(0.0, limit - taken)
-
-
-class RunDesk(Desk):
-    """One attempt's way to the models and the evaluator: replayed from the journal, paid for, and kept."""
-
-    def __init__(self, run: Run, number: int) -> None:
-        self._run, self._number = run, number
-        self._journal = deque(run.store.calls(run.record.id, number))
-        self._asked = 0
-        self.role: Role | None = None  # who was asked last
-
-    def takes_temperature(self, role: Role) -> bool:
-        return self._run.models[role].takes_temperature
-
-    async def ask(self, role: Role, messages: Sequence[Message], form: ReplyForm, window: Iterable[int]) -> Reply:
-        index, self._asked, self.role = self._asked, self._asked + 1, role
-        if self._journal:
-            return self._journal.popleft().reply
-        run = self._run
-        for tries_left in range(getattr(run.settings.roles, role).retries, -1, -1):
-            try:
-                return await self._call(role, messages, form, tuple(window), index)
-            except ReplyLost:
-                if not tries_left:
-                    raise
-                run._say(
-                    "note", self._number, text=f"#{self._number}: the {role} agent's reply was lost; asking again."
-                )
-        raise AssertionError("unreachable")
-
-    async def _call(
-        self, role: Role, messages: Sequence[Message], form: ReplyForm, window: tuple[int, ...], index: int
-    ) -> Reply:
-        """One call: its worst case is set aside, the reply is kept before anybody looks into it, the rest goes back."""
-        run, model = self._run, self._run.models[role]
-        worst = worst_case(model, getattr(run.settings.roles, role), messages, form)
-        await run.ledger.reserve(worst)
-        actual = Spend()
-        try:
-            run._say("asking", self._number, text=role)
-            reservation = run.store.reserve(run.record.id, self._number, index, worst)
-            actual = worst  # a call whose end nobody knows stays spent in full
-            started, began = datetime.now(UTC).isoformat(), time.monotonic()
-            reply = await model.reply(messages, form)
-            actual = Spend(reply.usage.total, reply.cost_usd or 0.0)
-        except (ModelRefused, ModelUnavailable) as fault:
-            if not isinstance(fault, ReplyLost):
-                run.store.release(reservation)
-                actual = Spend()
-            raise
-        finally:
-            run.ledger.settle(worst, actual)
-        if actual.tokens > worst.tokens:
-            run._say(
-                "note",
-                self._number,
-                text=f"{model.name} charged {actual.tokens:,} tokens where {worst.tokens:,} "
-                "were its most; the limit on tokens cannot hold with it.",
-            )
-        said = (tuple(messages), form.name, window, reply, started, time.monotonic() - began)
-        run.store.journal(run.record.id, reservation, Call(self._number, index, role, model.name, *said))
-        return reply
-
-    async def evaluate(self, source: str) -> EvalReport:
-        self._run._say("evaluating", self._number)
-        return await self._run.judge(source)
 
 
 def eval_request(task: Task, source: str, settings: EvaluationSettings, entry: str = "ModelNew") -> EvalRequest:

@@ -173,11 +173,24 @@ def test_a_dry_run_lists_the_tasks_and_starts_nothing(tasks, tmp_path):
     assert not (tmp_path / "store").exists()
 
 
-def test_a_store_of_a_benchmark_is_no_run_folder(tasks, tmp_path):
-    bench(tasks, tmp_path / "store", *PRETEND, "--method", "sampling", "--attempts", 1)
-    for words in (["show"], ["resume"]):
-        refused = stark_command(*words, tmp_path / "store")
-        assert (refused.returncode, "holds a benchmark" in refused.stderr) == (2, True)
+def test_one_run_of_a_benchmark_is_picked_by_name(tasks, tmp_path):
+    store = tmp_path / "store"
+    bench(tasks, store, *PRETEND, "--method", "sampling", "--only", "task[01]", "--attempts", 3)
+    refused = stark_command("resume", store)
+    assert (refused.returncode, "stark bench command that began it" in refused.stderr) == (2, True)
+    for words in ([], ["--run", "sampling"], ["--run", "no such run"]):
+        refused = stark_command("show", store, *words)
+        assert refused.returncode == 2
+        assert "holds a benchmark of 4 runs" in refused.stderr
+        for name in ("task0", "task1"):
+            assert f"{name} | search | verified | sampling | as it is | seed 0" in refused.stderr
+    for name in ("task1 | search | verified | sampling | as it is | seed 0", "task1*sampling"):
+        shown = stark_command("show", store, "--run", name)
+        assert (shown.returncode, "task1" in shown.stdout) == (0, True)
+    assert "You are" in stark_command("show", store, 1, "--run", "task1*sampling").stdout
+    calls = tmp_path / "calls.jsonl"
+    done = stark_command("export", store, "--run", "task1*sampling", "--training-data", calls, "--role", "solo")
+    assert (done.returncode, len(calls.read_text().splitlines())) == (0, 3)
 
 
 def test_a_single_run_can_be_reported_and_compared(tasks, tmp_path):

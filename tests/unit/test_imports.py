@@ -31,3 +31,9 @@ def test_the_command_line_starts_without_the_heavy_parts():
 def test_the_worker_imports_torch_and_the_standard_library_only():
     foreign = "stark pydantic pydantic_ai langgraph jinja2 rich typer tenacity numpy"
     assert loaded("import stark_worker.protocol", foreign) == ""
+
+
+def test_tasks_are_found_with_the_standard_library_only():
+    """benchmarks/baselines.py runs where there is nothing but torch."""
+    foreign = "torch pydantic pydantic_ai langgraph jinja2 rich typer tenacity numpy pyarrow"
+    assert loaded("import stark.sources", foreign) == ""

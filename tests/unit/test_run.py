@@ -461,9 +461,7 @@ def test_ask_and_tell_can_be_driven_by_hand(tmp_path):
         async def by_hand():
             await run.plant()
             while ticket := run.ask():
-                from stark.run import RunDesk
-
-                run.tell(ticket, await run.workflow.attempt(ticket, RunDesk(run, ticket.number)))
+                run.tell(ticket, await run.workflow.attempt(ticket, run.desk(ticket)))
 
         asyncio.run(by_hand())
         assert [node.id for node in run.tree] == [0, 1, 2]

@@ -61,6 +61,7 @@ def everything(folder: Path) -> tuple:
             store.calls("run"),
             store.spent("run"),
             store.seconds("run"),
+            store.judgements("run"),
         )
 
 
@@ -230,7 +231,7 @@ def test_a_file_from_the_future_is_left_alone(tmp_path):
     make_file(tmp_path, "PRAGMA user_version = 7")
     before = (tmp_path / "stark.db").read_bytes()
     for write in (True, False):
-        with pytest.raises(StoreTooNew, match=r"version 7.*up to 3"):
+        with pytest.raises(StoreTooNew, match=r"version 7.*up to 4"):
             open_store(tmp_path, write=write)
     with pytest.raises(StoreTooNew):
         salvage(tmp_path, tmp_path / "new")
@@ -593,6 +594,18 @@ def test_the_calls_of_an_attempt_are_found_by_index(tmp_path):
     assert "number=?" in plan["detail"]
 
 
+@pytest.mark.parametrize("read", ["judgements", "usage"])
+def test_what_a_report_reads_lies_apart_from_the_texts(tmp_path, read):
+    fill(tmp_path, attempts=5)
+    statements: list[str] = []
+    with closing(open_store(tmp_path, write=True)) as store:
+        store.db.set_trace_callback(statements.append)
+        getattr(store, read)("run")
+        store.db.set_trace_callback(None)
+        (plan,) = store.db.execute(f"EXPLAIN QUERY PLAN {statements[-1]}").fetchall()
+    assert "USING COVERING INDEX" in plan["detail"]
+
+
 # -- files of version 1, which knew no benchmarks ---------------------------------------------------------------------
 
 
@@ -605,7 +618,8 @@ def version_1(tmp_path, monkeypatch):
             with transaction(store.db):
                 insert(store.db, "runs", row)
                 insert(store.db, "clocks", {"run": 1, "seconds": 0.0})
-            store.finish("run", a_root())
+                node = records.node_row(1, 0, a_root())
+                insert(store.db, "nodes", {name: value for name, value in node.items() if name != "judgement"})
     return tmp_path / "old"
 
 
@@ -613,9 +627,17 @@ def test_a_file_of_version_1_is_brought_up_to_date(version_1):
     with closing(open_store(version_1, write=True)) as store:
         assert store.runs() == [a_run(labels={})]
         assert store.ending("run") is None
+        assert (store.nodes("run"), store.judgements("run")) == ([a_root()], [a_root().judgement])
+
+
+def test_a_node_of_version_1_that_makes_no_sense_is_told_when_it_is_read(version_1):
+    make_file(version_1, "UPDATE nodes SET report = '{\"half'")
+    with closing(open_store(version_1, write=True)) as store, pytest.raises(StoreDamaged, match="salvage"):
+        store.judgements("run")
 
 
 def test_a_file_of_version_1_can_be_salvaged(version_1, tmp_path):
     assert salvage(version_1, tmp_path / "new")["nodes"] == 1
     with closing(open_store(tmp_path / "new", write=False)) as store:
         assert (store.runs(), store.nodes("run")) == ([a_run(labels={})], [a_root()])
+        assert store.judgements("run") == [a_root().judgement]

@@ -6,6 +6,7 @@ The tree never enters the graph's state and no checkpointer is used: the store r
 
 from __future__ import annotations
 
+import abc
 from dataclasses import replace
 from typing import Any, TypedDict
 
@@ -24,15 +25,25 @@ class State(TypedDict, total=False):
     attempt: Attempt
 
 
-class TeamWorkflow:
-    """plan -> code -> evaluate, or debug -> evaluate when the selected node failed."""
+class GraphWorkflow(abc.ABC):
+    """A workflow that is a graph: from a state with a ticket and a desk to one with an attempt."""
 
     def __init__(self, team: Team) -> None:
         self._team = team
         self.graph = self._build()
 
     async def attempt(self, ticket: Ticket, desk: Desk) -> Attempt:
-        return await _run(self.graph, ticket, desk)
+        final = await self.graph.ainvoke(State(ticket=ticket, desk=desk))
+        attempt: Attempt = final["attempt"]
+        return attempt
+
+    @abc.abstractmethod
+    def _build(self) -> Any:
+        """The compiled graph."""
+
+
+class TeamWorkflow(GraphWorkflow):
+    """plan -> code -> evaluate, or debug -> evaluate when the selected node failed."""
 
     def _build(self) -> Any:
         from langgraph.graph import END, START, StateGraph
@@ -62,15 +73,8 @@ class TeamWorkflow:
         return {"proposal": await roles.debug(self._team, state["ticket"], state["desk"])}
 
 
-class SoloWorkflow:
+class SoloWorkflow(GraphWorkflow):
     """One agent writes a candidate, then it is evaluated."""
-
-    def __init__(self, team: Team) -> None:
-        self._team = team
-        self.graph = self._build()
-
-    async def attempt(self, ticket: Ticket, desk: Desk) -> Attempt:
-        return await _run(self.graph, ticket, desk)
 
     def _build(self) -> Any:
         from langgraph.graph import END, START, StateGraph
@@ -122,9 +126,3 @@ async def evaluate(state: State) -> State:
         notes=proposal.notes,
     )
     return {"attempt": attempt}
-
-
-async def _run(graph: Any, ticket: Ticket, desk: Desk) -> Attempt:
-    final = await graph.ainvoke(State(ticket=ticket, desk=desk))
-    attempt: Attempt = final["attempt"]
-    return attempt

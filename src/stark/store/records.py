@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import sqlite3
-import statistics
 from typing import Any
 
 from stark.errors import StoreError
 from stark.interfaces import Call, Final, Finish, Message, Reply, RoleUsage, RunRecord, TicketRecord, Usage
 from stark.task import Task
 from stark.tree import Judgement, Node, Plan, Role
-from stark_worker.protocol import DEGENERATE, DeviceFacts, EvalReport, Outcome, Score, from_json, to_json
+from stark_worker.protocol import DeviceFacts, EvalReport, Outcome, Score, from_json, to_json
 
 
 def run_row(run: RunRecord) -> dict[str, Any]:
@@ -56,6 +56,7 @@ def node_row(run: int, position: int, node: Node) -> dict[str, Any]:
         "outside_share": node.outside_share,
         "same_as": node.same_as,
         "notes": plain_text(node.notes),
+        "judgement": judgement_text(node.judgement),
     }
 
 
@@ -74,23 +75,20 @@ def node_of(row: sqlite3.Row) -> Node:
     )
 
 
-JUDGEMENT = f"""id, role, json_extract(report, '$.outcome') AS outcome, json_extract(notes, '$[0]') AS label,
-    json_extract(report, '$.duration_s') AS duration_s, json_extract(report, '$.timing.samples_ms') AS samples_ms,
-    json_extract(report, '$.checks.{DEGENERATE}') AS degenerate, json_extract(report, '$.built') AS built"""
-
-
 def judgement_of(row: sqlite3.Row) -> Judgement:
-    samples = row["samples_ms"]
-    return Judgement(
-        id=row["id"],
-        role=Role(row["role"]),
-        outcome=Outcome(row["outcome"]),
-        runtime_ms=statistics.median(json.loads(samples)) if samples else None,
-        duration_s=float(row["duration_s"]),
-        label=row["label"] or "",
-        degenerate=row["degenerate"] or "",
-        built=row["built"] != 0,  # an older report does not say
-    )
+    number, role, outcome, *figures = json.loads(row["judgement"])
+    return Judgement(number, Role(role), Outcome(outcome), *figures)
+
+
+def judged(row: sqlite3.Row | dict[str, Any]) -> Judgement:
+    """The judgement of a node that was stored without one."""
+    report, notes = from_json(EvalReport, row["report"]), tuple(json.loads(row["notes"]))
+    return Node(row["id"], row["parent_id"], Role(row["role"]), None, report, notes=notes).judgement
+
+
+def judgement_text(judgement: Judgement) -> str:
+    """The fields in their order and nothing else: a report on many runs reads these by the ten thousand."""
+    return plain_text(dataclasses.astuple(judgement))
 
 
 def ticket_row(run: int, ticket: TicketRecord) -> dict[str, Any]:

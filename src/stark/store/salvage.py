@@ -121,7 +121,8 @@ class _Rescue:
 
     def _node(self, row: Row) -> Row:
         same_as = row["same_as"] if (row["run"], row["same_as"]) in self.nodes else None
-        return row | {"position": len(self.positions[row["run"]]), "same_as": same_as}
+        judgement = records.judgement_text(records.judged(row))  # an older file has none
+        return row | {"position": len(self.positions[row["run"]]), "same_as": same_as, "judgement": judgement}
 
     def _node_kept(self, old: Row, new: Row) -> None:
         self.positions[old["run"]].append(old["position"])

@@ -7,8 +7,10 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Callable
+from contextlib import suppress
 
-from stark.store.file import transaction
+from stark.store import records
+from stark.store.file import bound, transaction
 
 APPLICATION_ID = 0x5354524B  # "STRK": tells a store from any other SQLite file
 
@@ -130,8 +132,24 @@ def _add_finals(db: sqlite3.Connection) -> None:
     db.execute("CREATE INDEX finals_of_run ON finals (run)")
 
 
+def _add_judgements(db: sqlite3.Connection) -> None:
+    """What a report reads of a node and of a call, in indices of their own: the rows hold long texts, and a benchmark's
+    file is many times as large as its figures."""
+    db.execute("ALTER TABLE nodes ADD COLUMN judgement TEXT NOT NULL DEFAULT ''")
+    for (place,) in db.execute("SELECT rowid FROM nodes").fetchall():
+        row = db.execute("SELECT id, parent_id, role, report, notes FROM nodes WHERE rowid = ?", (place,)).fetchone()
+        with suppress(ValueError, TypeError):  # a row that makes no sense is told as damage by whoever reads it
+            text = bound(records.judgement_text(records.judged(row)))
+            db.execute("UPDATE nodes SET judgement = CAST(? AS TEXT) WHERE rowid = ?", (text, place))
+    db.execute("CREATE INDEX judgements_of_run ON nodes (run, position, judgement)")
+    db.execute(
+        """CREATE INDEX usage_of_run ON calls
+        (run, role, cost_usd, input_tokens, output_tokens, cached_input_tokens, duration_s)"""
+    )
+
+
 Migration = Callable[[sqlite3.Connection], None]
-MIGRATIONS: list[Migration] = [_create_tables, _add_benchmarks, _add_finals]
+MIGRATIONS: list[Migration] = [_create_tables, _add_benchmarks, _add_finals, _add_judgements]
 
 
 def migrate(db: sqlite3.Connection, version: int) -> None:

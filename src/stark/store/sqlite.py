@@ -150,7 +150,7 @@ class SqliteStore:
         return self._load(records.node_of, "SELECT * FROM nodes WHERE run = ? ORDER BY position", self._key(run_id))
 
     def judgements(self, run_id: str) -> list[Judgement]:
-        query = f"SELECT {records.JUDGEMENT} FROM nodes WHERE run = ? ORDER BY position"
+        query = "SELECT judgement FROM nodes WHERE run = ? ORDER BY position"
         return self._load(records.judgement_of, query, self._key(run_id))
 
     def unfinished(self, run_id: str) -> list[TicketRecord]:

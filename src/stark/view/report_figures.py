@@ -6,12 +6,17 @@ import importlib.util
 import io
 import statistics
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from stark.metrics import fast_p
 from stark.view.grouping import Group, with_attempts
 from stark.view.report import over_others
 
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+KINDS = {"svg": {"Date": None}, "png": {"Software": None}}  # without what differs from day to day
+TICKS = (0.25, 0.5, 1, 2, 4, 8)
 POINTS = [0.25 * 1.06**step for step in range(60)]  # p from 0.25 to about 8
 
 Draw = Callable[[Any, Sequence[Group]], None]
@@ -22,18 +27,18 @@ def can_draw() -> bool:
     return importlib.util.find_spec("matplotlib") is not None
 
 
-def draw(groups: Sequence[Group], kind: str) -> dict[str, bytes]:
-    """Every figure as a file of that kind, svg or png, by name: one panel per level and score."""
+def draw(groups: Sequence[Group]) -> dict[str, dict[str, bytes]]:
+    """Every figure by name, as a file of each kind: one panel per level and score."""
     import matplotlib
 
     matplotlib.use("agg")
     matplotlib.rcParams["svg.hashsalt"] = "stark"  # the same store gives the same file
     chosen = {"so-far": with_attempts(groups)}  # the others show winners too that were only judged again
     drawn = {name: chosen.get(name, groups) for name in FIGURES}
-    return {name: _figure(FIGURES[name], shown, kind) for name, shown in drawn.items() if shown}
+    return {name: _files(_figure(FIGURES[name], shown)) for name, shown in drawn.items() if shown}
 
 
-def _figure(panel: Draw, groups: Sequence[Group], kind: str) -> bytes:
+def _figure(panel: Draw, groups: Sequence[Group]) -> Figure:
     from matplotlib.figure import Figure
 
     places = list(dict.fromkeys((each.score, each.level) for each in groups))
@@ -43,9 +48,17 @@ def _figure(panel: Draw, groups: Sequence[Group], kind: str) -> bytes:
         axes.set_title(f"level {level}, {score}", fontsize=10)
         panel(axes, [each for each in groups if (each.score, each.level) == (score, level)])
         axes.grid(alpha=0.3)
-    file = io.BytesIO()
-    figure.savefig(file, format=kind, metadata={"Date": None} if kind == "svg" else {"Software": None})
-    return file.getvalue()
+    return figure
+
+
+def _files(figure: Figure) -> dict[str, bytes]:
+    found = {}
+    for kind, metadata in KINDS.items():
+        file = io.BytesIO()
+        figure.savefig(file, format=kind, metadata=metadata)
+        figure.set_layout_engine(None)  # all is in its place now, and to find the places is most of the work
+        found[kind] = file.getvalue()
+    return found
 
 
 def _over_others(axes: Any, groups: Sequence[Group]) -> None:
@@ -64,6 +77,8 @@ def _fast_p(axes: Any, groups: Sequence[Group]) -> None:
     for each in groups:
         axes.plot(POINTS, [100 * fast_p(each.speedups(), p) for p in POINTS], label=each.method)
     axes.set_xscale("log")
+    axes.set_xticks(TICKS, list(map(str, TICKS)))
+    axes.set_xticks([], minor=True)
     axes.set_xlabel("p, against eager")
     axes.set_ylabel("fast_p in %")
     axes.legend(fontsize=8)

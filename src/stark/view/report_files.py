@@ -32,10 +32,11 @@ def write_report(
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise UsageError(f"{folder} cannot be made: {error.strerror}.", "Choose another folder.") from error
-    pictures: dict[str, bytes] = draw(groups, "svg") if can_draw() else {}
-    for kind in ("svg", "png") if can_draw() else ():
-        for name, content in (pictures if kind == "svg" else draw(groups, kind)).items():
+    drawn = draw(groups) if can_draw() else {}
+    for name, files in drawn.items():
+        for kind, content in files.items():
             (folder / f"{name}.{kind}").write_bytes(content)
+    pictures = {name: files["svg"] for name, files in drawn.items()}
     write_text(folder / "report.md", as_markdown(title, facts, tables, list(pictures)))
     write_text(folder / "report.html", as_html(title, facts, tables, pictures))
     for table in tables:

@@ -1,0 +1,198 @@
+"""What tasks are compared with: eager and torch.compile on this machine, and whether each task tests anything.
+
+    python benchmarks/baselines.py --kernelbench PATH [--subset representative] [--only level1/26] [--target cuda]
+        [--seconds 500] [--deadline 300] [--save FILE]
+    python benchmarks/baselines.py --tasks PATH ...
+
+Each task is admitted or marked with why not; its baselines are judged by the path of any candidate. A call begins
+nothing after --seconds, and the next one with the same file goes on. A baseline that is not judged within --deadline
+is reported as such. Needs torch and the standard library, as the worker does.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "src"))
+
+import record
+
+from stark.errors import StarkError
+from stark.sources import list_checkout, list_files, select
+from stark.task import Task
+from stark_worker.baselines import BASELINES, EAGER, MODES, baseline_source
+from stark_worker.faults import MachineryFault, TaskFault
+from stark_worker.protocol import DEGENERATE, EvalReport, EvalRequest, Limits, Outcome, Target
+from stark_worker.station import Station
+
+ADMITTED = "admitted"
+BROKEN, FAULT = "broken task", "fault"  # beside the outcomes of a report
+LOG = 300  # characters of what went wrong
+
+Judge = Callable[[EvalRequest], Awaitable[EvalReport]]
+Row = dict[str, Any]
+
+
+class OutOfTime(Exception):
+    """This call's time is over; the next one goes on."""
+
+
+class Session:
+    """Judges until its time is over. ``rows`` are by task; ``keep`` is called whenever they have changed."""
+
+    def __init__(self, judge: Judge, target: Target, seconds: float, deadline_s: float, rows: dict[str, Row]) -> None:
+        self._judge, self._target, self._deadline_s = judge, target, deadline_s
+        self._until = time.monotonic() + seconds
+        self.rows = rows
+
+    async def work(self, tasks: list[Task], keep: Callable[[], None] = lambda: None) -> bool:
+        """Whether everything is done."""
+        try:
+            for task in tasks:
+                row = self.rows.setdefault(task.name, {})
+                for name in BASELINES:
+                    if wanted(row, name):
+                        row[name] = await self._measure(task, name)
+                        row["verdict"] = verdict(row[EAGER])
+                        keep()
+                print(line(task.name, row), flush=True)
+        except OutOfTime:
+            return False
+        return not any(wanted(self.rows[task.name], name) for task in tasks for name in BASELINES)
+
+    async def _measure(self, task: Task, name: str) -> Row:
+        """One baseline. One that this call had no time for is not blamed for it."""
+        left = self._until - time.monotonic()
+        if left <= 0:
+            raise OutOfTime
+        source, entry = baseline_source(task.source, name)
+        limits = Limits(run_s=self._deadline_s)
+        request = EvalRequest(task.source, source, entry, target=self._target, limits=limits)
+        try:
+            async with asyncio.timeout(min(left, self._deadline_s)):
+                return told(await self._judge(request))
+        except TimeoutError:
+            if left < self._deadline_s:
+                raise OutOfTime from None
+            return failed(Outcome.TIMEOUT, f"not judged within {self._deadline_s:.0f} s")
+        except TaskFault as fault:
+            return failed(BROKEN, str(fault))
+        except MachineryFault as fault:
+            return failed(FAULT, str(fault))
+
+
+def wanted(row: Row, name: str) -> bool:
+    """Whether a baseline is to be measured. What failed by a fault of the machine is tried again; a task whose own
+    model does not run has nothing to compare with."""
+    untried = row.get(name, {}).get("outcome") in (None, FAULT)
+    return untried and (name == EAGER or row.get(EAGER, {}).get("outcome") == Outcome.OK)
+
+
+def told(report: EvalReport) -> Row:
+    """What is kept of a report."""
+    if report.timing is None:
+        return failed(report.outcome, report.log)
+    low, high = report.timing.interval_ms
+    figures = {"median_ms": report.timing.median_ms, "low_ms": low, "high_ms": high, "took_s": report.duration_s}
+    degenerate = {DEGENERATE: report.checks[DEGENERATE]} if DEGENERATE in report.checks else {}
+    return {"outcome": report.outcome, **figures, **degenerate}
+
+
+def failed(outcome: str, why: str) -> Row:
+    return {"outcome": outcome, "why": why[-LOG:]}
+
+
+def verdict(eager: Row) -> str:
+    """Whether a task is admitted, by the report on its own model."""
+    if eager["outcome"] == FAULT:
+        return "not known yet"
+    if eager["outcome"] != Outcome.OK:
+        return f"marked: its own model does not run here ({eager['outcome']})"
+    return f"marked: {eager[DEGENERATE]}" if DEGENERATE in eager else ADMITTED
+
+
+def speedups(row: Row) -> dict[str, float]:
+    """How many times as fast as eager the modes of torch.compile are."""
+    times = {name: row[name]["median_ms"] for name in BASELINES if "median_ms" in row.get(name, {})}
+    return {name: times[EAGER] / times[name] for name in MODES if name in times and EAGER in times}
+
+
+def line(name: str, row: Row) -> str:
+    found = [row[baseline] for baseline in BASELINES if baseline in row]
+    figures = [f"{each['median_ms']:.4g} ms" if "median_ms" in each else each["outcome"] for each in found]
+    return f"{name}: {', '.join(figures)}; {row['verdict']}"
+
+
+def summary(rows: dict[str, Row]) -> list[str]:
+    """What all tasks come to together."""
+    begun = [row for row in rows.values() if "verdict" in row]
+    marked = sum(row["verdict"].startswith("marked") for row in begun)
+    admitted = sum(row["verdict"] == ADMITTED for row in begun)
+    lines = [f"{len(begun)} of {len(rows)} tasks: {admitted} admitted, {marked} marked"]
+    for mode in MODES:
+        ratios = [found[mode] for row in begun if mode in (found := speedups(row))]
+        if ratios:
+            mean = statistics.geometric_mean(ratios)
+            lines.append(f"{mode}: {mean:.2f}x as fast as eager (geometric mean of {len(ratios)} tasks)")
+    return lines
+
+
+async def measure(options: argparse.Namespace, tasks: list[Task]) -> bool:
+    kept = record.read(options.save) if options.save else {}
+    with tempfile.TemporaryDirectory(prefix="stark-baselines-") as folder:
+        async with Station(options.target, Path(folder, "cache")) as station:
+            device = (await station.device()).name
+            if kept.get("device", device) != device:
+                raise SystemExit(f"{options.save} was measured on {kept['device']}, this is {device}.")
+            rows = kept.get("tasks", {})
+            session = Session(station.judge, options.target, options.seconds, options.deadline, rows)
+
+            def keep() -> None:
+                if options.save:
+                    found = {"target": options.target, "deadline_s": options.deadline, "tasks": rows}
+                    record.write(options.save, record.facts(device) | found)
+
+            done = await session.work(tasks, keep)
+    print(*summary({task.name: rows.get(task.name, {}) for task in tasks}), sep="\n")
+    return done
+
+
+def arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    place = parser.add_mutually_exclusive_group(required=True)
+    place.add_argument("--kernelbench", type=Path, help="a KernelBench checkout")
+    place.add_argument("--tasks", type=Path, help="a task file, or a folder of them")
+    parser.add_argument("--subset", default="all", help="representative, paper or all")
+    parser.add_argument("--only", action="append", default=[], help="level1, level1/26 or a name; may be repeated")
+    parser.add_argument("--target", type=Target, default=Target.CUDA, choices=list(Target))
+    parser.add_argument("--seconds", type=float, default=float("inf"), help="how long this call may take")
+    parser.add_argument("--deadline", type=float, default=300.0, help="how long one baseline may take")
+    parser.add_argument("--save", type=Path, metavar="FILE", help="keep the results here, and go on with what it holds")
+    options = parser.parse_args()
+    if options.seconds < options.deadline:
+        parser.error("--seconds has to be at least --deadline, or a slow baseline would be begun for ever")
+    return options
+
+
+def main() -> int:
+    options = arguments()
+    try:
+        listed = list_checkout(options.kernelbench) if options.kernelbench else list_files(options.tasks)
+        tasks = [listing.load() for listing in select(listed, options.subset, options.only)]
+    except StarkError as error:
+        raise SystemExit(str(error)) from error
+    if not asyncio.run(measure(options, tasks)):
+        print("not finished: call it again with the same --save to go on")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
