@@ -21,6 +21,7 @@ import typer
 
 from stark import cli_bench
 from stark.cli_options import (
+    AllowWeakSandbox,
     Assignments,
     Attempts,
     BaseUrl,
@@ -38,6 +39,7 @@ from stark.cli_options import (
     Tokens,
     Usd,
     given,
+    judging,
     limits,
 )
 from stark.errors import EvaluatorError, StarkError, UsageError
@@ -80,6 +82,7 @@ def optimize(
     jobs: Jobs = None,
     seed: Annotated[int | None, typer.Option(help="Seed of every random choice of the search.")] = None,
     evaluator: EvaluatorName = None,
+    allow_weak_sandbox: AllowWeakSandbox = None,
     run: Annotated[Path | None, typer.Option("--run", metavar="DIR", help="Folder of the run.")] = None,
     config: SettingsFile = None,
     sets: Assignments = None,
@@ -96,7 +99,7 @@ def optimize(
         "method": method,
         "jobs": jobs,
         "seed": seed,
-        "evaluation": {"precision": precision, "score": score, "target": target, "evaluator": evaluator},
+        **judging(precision, score, target, evaluator, allow_weak_sandbox),
         "roles": {
             "model": model,
             "base_url": base_url,
@@ -147,6 +150,7 @@ def judge(
     score: ScoreName = None,
     target: TargetName = None,
     evaluator: EvaluatorName = None,
+    allow_weak_sandbox: AllowWeakSandbox = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the report as JSON.")] = False,
     config: SettingsFile = None,
     sets: Assignments = None,
@@ -156,8 +160,8 @@ def judge(
     from stark.config import load_settings
     from stark.task import load_candidate, load_task
 
-    evaluation = {"precision": precision, "score": score, "target": target, "evaluator": evaluator}
-    settings = load_settings(config, sets or [], given({"evaluation": evaluation})).evaluation
+    options = given(judging(precision, score, target, evaluator, allow_weak_sandbox))
+    settings = load_settings(config, sets or [], options).evaluation
     reference, report = asyncio.run(judge_candidate(load_task(task), load_candidate(candidate), settings))
     terminal.show_verdict(report, reference, as_json)
     if report.timing is None:
@@ -170,6 +174,7 @@ def baseline(
     precision: PrecisionName = None,
     target: TargetName = None,
     evaluator: EvaluatorName = None,
+    allow_weak_sandbox: AllowWeakSandbox = None,
     config: SettingsFile = None,
     sets: Assignments = None,
     fresh: Annotated[bool, typer.Option(help="Measure again what was measured before.")] = False,
@@ -179,8 +184,8 @@ def baseline(
     from stark.config import load_settings
     from stark.task import load_task
 
-    evaluation = {"precision": precision, "target": target, "evaluator": evaluator}
-    settings = load_settings(config, sets or [], given({"evaluation": evaluation})).evaluation
+    options = given(judging(precision, None, target, evaluator, allow_weak_sandbox))
+    settings = load_settings(config, sets or [], options).evaluation
     asyncio.run(measure_baselines(load_task(task), settings, terminal.Baselines(), fresh=fresh))
 
 

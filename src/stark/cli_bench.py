@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from stark.cli_options import (
+    AllowWeakSandbox,
     Assignments,
     Attempts,
     BaseUrl,
@@ -21,6 +22,7 @@ from stark.cli_options import (
     Tokens,
     Usd,
     given,
+    judging,
     limits,
 )
 from stark.errors import UsageError
@@ -71,6 +73,7 @@ def bench(
     tokens: Tokens = None,
     usd: Usd = None,
     evaluator: EvaluatorName = None,
+    allow_weak_sandbox: AllowWeakSandbox = None,
     config: SettingsFile = None,
     sets: Assignments = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="List the tasks and estimate; start nothing.")] = False,
@@ -83,7 +86,7 @@ def bench(
     grid = read_grid(grid_file, given(axes))
     options = {
         **limits(attempts, tokens, usd, None),
-        "evaluation": {"precision": precision, "score": score, "target": target, "evaluator": evaluator},
+        **judging(precision, score, target, evaluator, allow_weak_sandbox),
         "roles": {"model": model, "base_url": base_url},
     }
     settings_of = settings_maker(Path(grid.config) if grid.config else None, sets or [], given(options))

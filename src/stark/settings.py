@@ -166,6 +166,8 @@ class EvaluationSettings(Group):
     """Relative tolerance in place of the rules' own."""
     allow_degenerate: bool = False
     """Whether to search on a task whose check accepts answers that compute nothing, such as zeros."""
+    allow_weak_sandbox: bool = False
+    """Whether kernels may run on this machine where they cannot be locked in well: see `stark doctor`."""
     torch_compile: bool = True
     """Whether `stark optimize` and `stark resume` end by timing torch.compile too, for comparison."""
     build_s: float = Field(default=300.0, gt=0)
