@@ -20,6 +20,7 @@ from typing import Annotated, Any
 import typer
 
 from stark import cli_bench
+from stark.cli_doctor import doctor
 from stark.cli_options import (
     AllowWeakSandbox,
     Assignments,
@@ -273,7 +274,7 @@ def salvage(folder: RunFolder, into: Annotated[Path, typer.Argument(metavar="NEW
     terminal.say(f"Saved into {into}: " + ", ".join(f"{count} {table}" for table, count in counts.items()) + ".")
 
 
-for command in cli_bench.COMMANDS:
+for command in (*cli_bench.COMMANDS, doctor):
     app.command()(command)
 
 

@@ -88,12 +88,16 @@ def level_of(held: Collection[Control], as_root: bool) -> Level:
     return Level.STRONG if set(held) >= STRONG else Level.STANDARD
 
 
+def needed() -> set[Control]:
+    """What the level standard takes here: root has to stop being root as well."""
+    return STANDARD | ({Control.USER} if os.geteuid() == 0 else set())
+
+
 def accept(achieved: Confinement, allow_weak: bool) -> None:
     """Refuse what is weaker than standard, unless the user allows a weak sandbox."""
     if achieved.level in (Level.STRONG, Level.STANDARD) or (achieved.level is Level.WEAK and allow_weak):
         return
-    needed = STANDARD | ({Control.USER} if os.geteuid() == 0 else set())
-    lacks = [control for control in Control if control in needed and control not in achieved.controls]
+    lacks = [control for control in Control if control in needed() and control not in achieved.controls]
     told = [f"{control} ({achieved.why_not(control)}). {REMEDIES[control]}" for control in lacks]
     raise SandboxTooWeak(
         f"The sandbox that candidates would run in has the level {achieved.level}: no {' No '.join(told)}"

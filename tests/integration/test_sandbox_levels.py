@@ -16,6 +16,7 @@ import pytest
 from adversarial.processes import ROOT
 from conformance.evaluator import KERNEL, RIGHT, TASK
 from stark_worker import seccomp, syscalls
+from stark_worker.doctor import Finding, State
 from stark_worker.levels import REMEDIES, STANDARD, STRONG, Control, Level, level_of
 from stark_worker.protocol import EvalReport, from_json, to_json
 
@@ -97,6 +98,21 @@ def test_the_command_line_refuses_with_the_way_out_and_exit_code_6(tmp_path):
     assert "Landlock" in told
     assert "--allow-weak-sandbox" in told
     assert "Traceback" not in told
+
+
+def test_the_doctor_names_the_control_that_is_missing_and_what_gets_through():
+    command = [sys.executable, "-m", "stark_worker", "doctor", "--json"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=110, preexec_fn=without_landlock)
+    assert done.returncode == 1, done.stderr
+    found = {each.name.strip(): each for each in (from_json(Finding, line) for line in done.stdout.splitlines())}
+    assert found["Landlock"] == Finding(
+        "  Landlock", State.MISSING, "not in this kernel, or switched off", REMEDIES[Control.FILES]
+    )
+    assert found["seccomp"].state is State.OK
+    missing = {name for name, each in found.items() if each.state is State.MISSING}
+    assert missing == {"sandbox", "Landlock", "attempts to break out", "a kernel, judged"}
+    assert "--allow-weak-sandbox" in found["sandbox"].fix
+    assert "not stopped: " in found["attempts to break out"].detail
 
 
 @pytest.mark.parametrize(
