@@ -23,6 +23,7 @@ from stark import cli_bench
 from stark.cli_doctor import doctor
 from stark.cli_options import (
     AllowWeakSandbox,
+    ApiKeyEnv,
     Assignments,
     Attempts,
     BaseUrl,
@@ -76,6 +77,7 @@ def optimize(
     code_model: Annotated[str | None, typer.Option(help="Chat model of the code agent.")] = None,
     debug_model: Annotated[str | None, typer.Option(help="Chat model of the debug agent.")] = None,
     base_url: BaseUrl = None,
+    api_key_env: ApiKeyEnv = None,
     attempts: Attempts = None,
     tokens: Tokens = None,
     usd: Usd = None,
@@ -104,6 +106,7 @@ def optimize(
         "roles": {
             "model": model,
             "base_url": base_url,
+            "api_key_env": api_key_env,
             "plan": {"model": plan_model},
             "code": {"model": code_model},
             "debug": {"model": debug_model},
@@ -128,12 +131,14 @@ def resume(
     jobs: Jobs = None,
     model: ModelName = None,
     base_url: BaseUrl = None,
+    api_key_env: ApiKeyEnv = None,
     sets: Assignments = None,
 ) -> None:
     """Go on with a run that was stopped or killed, or extend a finished one."""
     from stark.api import change, go_on
 
-    roles = {role: {"model": model, "base_url": base_url} for role in ("plan", "code", "debug", "solo")}
+    named = {"model": model, "base_url": base_url, "api_key_env": api_key_env}
+    roles = dict.fromkeys(("plan", "code", "debug", "solo"), named)
     options = {**limits(attempts, tokens, usd, minutes), "jobs": jobs, "roles": roles}
     changed = change(sets or [], given(options))
     progress = terminal.Progress()

@@ -10,6 +10,7 @@ import typer
 
 from stark.cli_options import (
     AllowWeakSandbox,
+    ApiKeyEnv,
     Assignments,
     Attempts,
     BaseUrl,
@@ -69,6 +70,7 @@ def bench(
     target: TargetName = None,
     model: ModelName = None,
     base_url: BaseUrl = None,
+    api_key_env: ApiKeyEnv = None,
     attempts: Attempts = None,
     tokens: Tokens = None,
     usd: Usd = None,
@@ -87,7 +89,7 @@ def bench(
     options = {
         **limits(attempts, tokens, usd, None),
         **judging(precision, score, target, evaluator, allow_weak_sandbox),
-        "roles": {"model": model, "base_url": base_url},
+        "roles": {"model": model, "base_url": base_url, "api_key_env": api_key_env},
     }
     settings_of = settings_maker(Path(grid.config) if grid.config else None, sets or [], given(options))
     chosen = _tasks(kernelbench, dataset, tasks, grid)

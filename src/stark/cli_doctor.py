@@ -9,6 +9,7 @@ import typer
 
 from stark.cli_options import (
     AllowWeakSandbox,
+    ApiKeyEnv,
     Assignments,
     BaseUrl,
     EvaluatorName,
@@ -26,6 +27,7 @@ def doctor(
     target: TargetName = None,
     model: ModelName = None,
     base_url: BaseUrl = None,
+    api_key_env: ApiKeyEnv = None,
     evaluator: EvaluatorName = None,
     allow_weak_sandbox: AllowWeakSandbox = None,
     runs: Annotated[Path, typer.Option("--runs", metavar="DIR", help="Where runs are to be kept.")] = Path("runs"),
@@ -41,7 +43,7 @@ def doctor(
 
     options = {
         **judging(None, None, target, evaluator, allow_weak_sandbox),
-        "roles": {"model": model, "base_url": base_url},
+        "roles": {"model": model, "base_url": base_url, "api_key_env": api_key_env},
     }
     settings = load_settings(config, sets or [], given(options))
     with Examination(as_json) as examination:

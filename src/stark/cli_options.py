@@ -18,6 +18,10 @@ Assignments = Annotated[list[str] | None, typer.Option("--set", metavar="A.B=C",
 MethodName = Annotated[str | None, typer.Option("--method", help="stark, search-agent, ma-only, sampling, reflexion.")]
 ModelName = Annotated[str | None, typer.Option("--model", help="Chat model of all roles, such as openai:gpt-5.")]
 BaseUrl = Annotated[str | None, typer.Option("--base-url", help="Address of an OpenAI-compatible server.")]
+ApiKeyEnv = Annotated[
+    str | None,
+    typer.Option("--api-key-env", metavar="NAME", help="Variable that holds the key, where it is not the usual one."),
+]
 PrecisionName = Annotated[Precision | None, typer.Option("--precision", help="Type of inputs and weights.")]
 ScoreName = Annotated[Score | None, typer.Option("--score", help="Which rules decide.")]
 TargetName = Annotated[Target | None, typer.Option("--target", help="Language of the kernels.")]

@@ -24,6 +24,7 @@ from stark_worker.channel import ChannelClosed
 from stark_worker.faults import MachineryFault
 from stark_worker.lane import UNHEALTHY, Lane
 from stark_worker.levels import ALLOW_WEAK
+from stark_worker.processes import hide_memory
 from stark_worker.protocol import DeviceFacts, EvalReport, EvalRequest, Target, from_json
 from stark_worker.wards import Nursery, Ward, threads
 
@@ -53,6 +54,7 @@ class Station:
         self._asking = asyncio.Lock()
 
     async def __aenter__(self) -> Self:
+        hide_memory()  # this process may hold keys, and a candidate may be the same user
         self._folder = tempfile.TemporaryDirectory(prefix="stark-", ignore_cleanup_errors=True)
         folder = Path(self._folder.name)
         # The referee's idle threads take no time from the candidate; the candidate's wait as they would anywhere.
