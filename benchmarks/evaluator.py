@@ -74,7 +74,7 @@ class Bench:
 async def warm_station(target: Target) -> AsyncIterator[Station]:
     """A worker that has judged another task and has built nothing yet."""
     with tempfile.TemporaryDirectory(prefix="stark-evaluator-") as folder:
-        async with Station(target, Path(folder, "cache")) as station:
+        async with Station(target, Path(folder, "cache"), allow_weak_sandbox=True) as station:
             other = task("x * 2.0", 16, 16)
             await judge(station, EvalRequest(other, other, "Model", target))
             yield station

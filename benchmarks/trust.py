@@ -35,7 +35,8 @@ from adversarial.zoo import Verdict  # noqa: E402
 from stark.errors import StarkError  # noqa: E402
 from stark.evaluation.local import LocalEvaluator  # noqa: E402
 from stark.settings import EvaluationSettings  # noqa: E402
-from stark_worker.confinement import Confinement, confine  # noqa: E402
+from stark_worker.confinement import confine  # noqa: E402
+from stark_worker.levels import Confinement  # noqa: E402
 from stark_worker.probes import Probe, probed  # noqa: E402
 from stark_worker.protocol import EvalReport, EvalRequest, Target  # noqa: E402
 

@@ -54,7 +54,7 @@ def stationed(shared: Path, target: Target = Target.CPU) -> Iterator[Stationed]:
     loop = asyncio.new_event_loop()
     thread = threading.Thread(target=loop.run_forever)
     thread.start()
-    station = Station(target, shared)
+    station = Station(target, shared, allow_weak_sandbox=True)
     asyncio.run_coroutine_threadsafe(station.__aenter__(), loop).result()
     try:
         yield Stationed(station, loop)

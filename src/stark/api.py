@@ -154,7 +154,7 @@ def change(sets: Sequence[str] = (), options: Mapping[str, Any] | None = None) -
 def _for_each_role(layer: Mapping[str, Any]) -> dict[str, Any]:
     """What is said of all roles, said of each: the roles of a stored run have their own values already."""
     roles = layer.get("roles", {})
-    shared = {name: roles[name] for name in ("model", "base_url", "temperature") if name in roles}
+    shared = {name: roles[name] for name in ("model", "base_url", "api_key_env", "temperature") if name in roles}
     if not shared:
         return dict(layer)
     each = {role.value: {**shared, **roles.get(role.value, {})} for role in (*TEAM_ROLES, Role.SOLO)}

@@ -20,7 +20,10 @@ from typing import Annotated, Any
 import typer
 
 from stark import cli_bench
+from stark.cli_doctor import doctor
 from stark.cli_options import (
+    AllowWeakSandbox,
+    ApiKeyEnv,
     Assignments,
     Attempts,
     BaseUrl,
@@ -39,6 +42,7 @@ from stark.cli_options import (
     Tokens,
     Usd,
     given,
+    judging,
     limits,
 )
 from stark.errors import EvaluatorError, StarkError, UsageError
@@ -74,6 +78,7 @@ def optimize(
     code_model: Annotated[str | None, typer.Option(help="Chat model of the code agent.")] = None,
     debug_model: Annotated[str | None, typer.Option(help="Chat model of the debug agent.")] = None,
     base_url: BaseUrl = None,
+    api_key_env: ApiKeyEnv = None,
     attempts: Attempts = None,
     tokens: Tokens = None,
     usd: Usd = None,
@@ -81,6 +86,7 @@ def optimize(
     jobs: Jobs = None,
     seed: Annotated[int | None, typer.Option(help="Seed of every random choice of the search.")] = None,
     evaluator: EvaluatorName = None,
+    allow_weak_sandbox: AllowWeakSandbox = None,
     run: Annotated[Path | None, typer.Option("--run", metavar="DIR", help="Folder of the run.")] = None,
     config: SettingsFile = None,
     sets: Assignments = None,
@@ -97,10 +103,11 @@ def optimize(
         "method": method,
         "jobs": jobs,
         "seed": seed,
-        "evaluation": {"precision": precision, "score": score, "target": target, "evaluator": evaluator},
+        **judging(precision, score, target, evaluator, allow_weak_sandbox),
         "roles": {
             "model": model,
             "base_url": base_url,
+            "api_key_env": api_key_env,
             "plan": {"model": plan_model},
             "code": {"model": code_model},
             "debug": {"model": debug_model},
@@ -125,6 +132,7 @@ def resume(
     jobs: Jobs = None,
     model: ModelName = None,
     base_url: BaseUrl = None,
+    api_key_env: ApiKeyEnv = None,
     sets: Assignments = None,
 ) -> None:
     """Go on with a run that was stopped or killed, or extend a finished one."""
@@ -132,7 +140,8 @@ def resume(
     from stark.store import open_store
     from stark.stored import only_run
 
-    roles = {role: {"model": model, "base_url": base_url} for role in ("plan", "code", "debug", "solo")}
+    named = {"model": model, "base_url": base_url, "api_key_env": api_key_env}
+    roles = dict.fromkeys(("plan", "code", "debug", "solo"), named)
     options = {**limits(attempts, tokens, usd, minutes), "jobs": jobs, "roles": roles}
     changed = change(sets or [], given(options))
     progress = terminal.Progress()
@@ -152,6 +161,7 @@ def judge(
     score: ScoreName = None,
     target: TargetName = None,
     evaluator: EvaluatorName = None,
+    allow_weak_sandbox: AllowWeakSandbox = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the report as JSON.")] = False,
     config: SettingsFile = None,
     sets: Assignments = None,
@@ -161,8 +171,8 @@ def judge(
     from stark.config import load_settings
     from stark.task import load_candidate, load_task
 
-    evaluation = {"precision": precision, "score": score, "target": target, "evaluator": evaluator}
-    settings = load_settings(config, sets or [], given({"evaluation": evaluation})).evaluation
+    options = given(judging(precision, score, target, evaluator, allow_weak_sandbox))
+    settings = load_settings(config, sets or [], options).evaluation
     reference, report = asyncio.run(judge_candidate(load_task(task), load_candidate(candidate), settings))
     terminal.show_verdict(report, reference, as_json)
     if report.timing is None:
@@ -175,6 +185,7 @@ def baseline(
     precision: PrecisionName = None,
     target: TargetName = None,
     evaluator: EvaluatorName = None,
+    allow_weak_sandbox: AllowWeakSandbox = None,
     config: SettingsFile = None,
     sets: Assignments = None,
     fresh: Annotated[bool, typer.Option(help="Measure again what was measured before.")] = False,
@@ -184,8 +195,8 @@ def baseline(
     from stark.config import load_settings
     from stark.task import load_task
 
-    evaluation = {"precision": precision, "target": target, "evaluator": evaluator}
-    settings = load_settings(config, sets or [], given({"evaluation": evaluation})).evaluation
+    options = given(judging(precision, None, target, evaluator, allow_weak_sandbox))
+    settings = load_settings(config, sets or [], options).evaluation
     asyncio.run(measure_baselines(load_task(task), settings, terminal.Baselines(), fresh=fresh))
 
 
@@ -276,7 +287,7 @@ def salvage(folder: RunFolder, into: Annotated[Path, typer.Argument(metavar="NEW
     terminal.say(f"Saved into {into}: " + ", ".join(f"{count} {table}" for table, count in counts.items()) + ".")
 
 
-for command in cli_bench.COMMANDS:
+for command in (*cli_bench.COMMANDS, doctor):
     app.command()(command)
 
 

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from stark.cli_options import (
+    AllowWeakSandbox,
+    ApiKeyEnv,
     Assignments,
     Attempts,
     BaseUrl,
@@ -21,6 +23,7 @@ from stark.cli_options import (
     Tokens,
     Usd,
     given,
+    judging,
     limits,
 )
 from stark.errors import UsageError
@@ -67,10 +70,12 @@ def bench(
     target: TargetName = None,
     model: ModelName = None,
     base_url: BaseUrl = None,
+    api_key_env: ApiKeyEnv = None,
     attempts: Attempts = None,
     tokens: Tokens = None,
     usd: Usd = None,
     evaluator: EvaluatorName = None,
+    allow_weak_sandbox: AllowWeakSandbox = None,
     config: SettingsFile = None,
     sets: Assignments = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="List the tasks and estimate; start nothing.")] = False,
@@ -83,8 +88,8 @@ def bench(
     grid = read_grid(grid_file, given(axes))
     options = {
         **limits(attempts, tokens, usd, None),
-        "evaluation": {"precision": precision, "score": score, "target": target, "evaluator": evaluator},
-        "roles": {"model": model, "base_url": base_url},
+        **judging(precision, score, target, evaluator, allow_weak_sandbox),
+        "roles": {"model": model, "base_url": base_url, "api_key_env": api_key_env},
     }
     settings_of = settings_maker(Path(grid.config) if grid.config else None, sets or [], given(options))
     chosen = _tasks(kernelbench, dataset, tasks, grid)

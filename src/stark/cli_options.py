@@ -21,10 +21,20 @@ Assignments = Annotated[list[str] | None, typer.Option("--set", metavar="A.B=C",
 MethodName = Annotated[str | None, typer.Option("--method", help="stark, search-agent, ma-only, sampling, reflexion.")]
 ModelName = Annotated[str | None, typer.Option("--model", help="Chat model of all roles, such as openai:gpt-5.")]
 BaseUrl = Annotated[str | None, typer.Option("--base-url", help="Address of an OpenAI-compatible server.")]
+ApiKeyEnv = Annotated[
+    str | None,
+    typer.Option("--api-key-env", metavar="NAME", help="Variable that holds the key, where it is not the usual one."),
+]
 PrecisionName = Annotated[Precision | None, typer.Option("--precision", help="Type of inputs and weights.")]
 ScoreName = Annotated[Score | None, typer.Option("--score", help="Which rules decide.")]
 TargetName = Annotated[Target | None, typer.Option("--target", help="Language of the kernels.")]
 EvaluatorName = Annotated[str | None, typer.Option("--evaluator", help="local, folder, or package.module:Class.")]
+AllowWeakSandbox = Annotated[
+    bool | None,
+    typer.Option(
+        "--allow-weak-sandbox", help="Run kernels also where they cannot be locked in well; see stark doctor."
+    ),
+]
 Attempts = Annotated[int | None, typer.Option("--attempts", help="How many attempts in all.")]
 Tokens = Annotated[int | None, typer.Option("--tokens", help="Most tokens to spend.")]
 Usd = Annotated[float | None, typer.Option("--usd", help="Most US dollars to spend.")]
@@ -38,6 +48,18 @@ def limits(
     """The limits of a run as settings."""
     wall_s = None if minutes is None else minutes * 60
     return {"budget": {"attempts": attempts, "tokens": tokens, "usd": usd, "wall_s": wall_s}}
+
+
+def judging(
+    precision: Precision | None,
+    score: Score | None,
+    target: Target | None,
+    evaluator: str | None,
+    allow_weak_sandbox: bool | None,
+) -> dict[str, dict[str, Any]]:
+    """How candidates are judged, as settings."""
+    asked = {"precision": precision, "score": score, "target": target, "evaluator": evaluator}
+    return {"evaluation": {**asked, "allow_weak_sandbox": allow_weak_sandbox}}
 
 
 def given(options: dict[str, Any]) -> dict[str, Any]:

@@ -66,7 +66,11 @@ def _resolve_roles(roles: Roles) -> Roles:
     for name, role in each.items():
         changes: dict[str, object] = {}
         if not role.model:
-            changes = {"model": shared, "base_url": role.base_url or roles.base_url}
+            changes = {
+                "model": shared,
+                "base_url": role.base_url or roles.base_url,
+                "api_key_env": role.api_key_env or roles.api_key_env,
+            }
         if roles.temperature is not None:
             changes["temperature"] = roles.temperature
         resolved[name.value] = role.model_copy(update=changes)

@@ -28,7 +28,8 @@ class RoleSettings(Group):
     base_url: str | None = None
     """Address of an OpenAI-compatible server (vLLM, Ollama, llama.cpp, a gateway)."""
     api_key_env: str | None = None
-    """Name of the environment variable that holds the key, where it is not the provider's usual one."""
+    """Name of the environment variable that holds the key, where it is not the provider's usual one. An address of
+    one's own gets no other key."""
     temperature: float | None = Field(default=None, ge=0, le=2)
     """Sampling temperature. A model that refuses one is called without it, and the node says so."""
     effort: Literal["minimal", "low", "medium", "high"] | None = None
@@ -52,6 +53,8 @@ class Roles(Group):
     """The chat model of every role that names none of its own. `playbook` where nothing is named at all."""
     base_url: str | None = None
     """The address for every role that names neither a model nor an address of its own."""
+    api_key_env: str | None = None
+    """The variable with the key, for every role that names neither a model nor a variable of its own."""
     plan: RoleSettings = RoleSettings(temperature=0.8)
     """Proposes one optimisation and marks where."""
     code: RoleSettings = RoleSettings(temperature=0.1)
@@ -166,6 +169,8 @@ class EvaluationSettings(Group):
     """Relative tolerance in place of the rules' own."""
     allow_degenerate: bool = False
     """Whether to search on a task whose check accepts answers that compute nothing, such as zeros."""
+    allow_weak_sandbox: bool = False
+    """Whether kernels may run on this machine where they cannot be locked in well: see `stark doctor`."""
     torch_compile: bool = True
     """Whether `stark optimize` and `stark resume` end by timing torch.compile too, for comparison."""
     build_s: float = Field(default=300.0, gt=0)

@@ -22,7 +22,9 @@ from stark_worker import build, cuda
 from stark_worker.channel import Channel
 from stark_worker.clocks import Clock, DeviceClock
 from stark_worker.confinement import confine
+from stark_worker.faults import SandboxTooWeak
 from stark_worker.folders import JOB_FILE, RESOURCES_FILE, SOURCE_FILE
+from stark_worker.levels import ALLOW_WEAK, Confinement, accept
 from stark_worker.logs import describe
 from stark_worker.memory import Arena, Job, Spot, copy_plainly, dtype_name, host_arena, layout, pack, tensors_in, unpack
 from stark_worker.processes import hide_memory
@@ -50,9 +52,13 @@ def main(channel: Channel, arena_descriptor: int) -> None:
             opened.append((cuda.open_arena(prepare["handle"], job.size), DeviceClock()))
 
     gpu = job.device != "cpu"
-    isolation = lock_in([Path(job.cache)], gpu, open_memory)
+    try:
+        isolation = lock_in([Path(job.cache)], gpu, open_memory)
+    except SandboxTooWeak as refusal:
+        channel.send(did="ready", refused=str(refusal))
+        return
     server = Server(channel, job, *opened[0], folder)
-    channel.send(did="ready", isolation=isolation)
+    channel.send(did="ready", isolation=str(isolation))
     server.serve(server.hand_over_only)
     model, weights = server.attempt(Outcome.COMPILE_ERROR, server.load)
     channel.send(did="loaded", weights=weights)
@@ -61,15 +67,17 @@ def main(channel: Channel, arena_descriptor: int) -> None:
         channel.send(did="profiled", profile=server.attempt(Outcome.RUNTIME_ERROR, lambda: server.profile(model)))
 
 
-def lock_in(readable: Sequence[Path], gpu: bool = False, prepare: Callable[[], None] = lambda: None) -> str:
+def lock_in(readable: Sequence[Path], gpu: bool = False, prepare: Callable[[], None] = lambda: None) -> Confinement:
     """Confine this process to its folder before anything of a candidate's is loaded; says what was achieved.
 
-    CUDA reserves addresses for all memory there is, so that a limit of these would stop it from starting.
+    Where that is too weak nothing is loaded. CUDA reserves addresses for all memory there is, so that a limit of these
+    would stop it from starting.
     """
     memory_bytes, folder = None if gpu else MEMORY_BYTES, Path.cwd()
     done = confine(folder, readable=readable, memory_bytes=memory_bytes, processes=PROCESSES, gpu=gpu, prepare=prepare)
+    accept(done, allow_weak=ALLOW_WEAK in os.environ)
     hide_memory(False)  # or it could not even look at itself
-    return f"{done.level}: {', '.join(done.controls)}" + (f"; not: {', '.join(done.missing)}" if done.missing else "")
+    return done
 
 
 class Server:

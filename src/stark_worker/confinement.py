@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
-import enum
 import os
 import resource
 import secrets
@@ -19,6 +18,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from stark_worker import landlock, mounts, seccomp, syscalls
+from stark_worker.levels import Confinement, Control, level_of
 
 FILE_BYTES = 8 * 2**30
 OPEN_FILES = 4096
@@ -39,46 +39,6 @@ SETTINGS = (
 )
 PROCESS = ("self", "cpuinfo", "meminfo", "stat", "loadavg", "uptime", "version", "filesystems", "sys")  # in /proc
 DEVICES = ("null", "zero", "full", "random", "urandom")
-
-
-class Level(enum.StrEnum):
-    """How far a candidate is locked in.
-
-    strong: a user of its own, files, system calls, network, mounts and shared memory of its own, limits.
-    standard: files, system calls and limits, as the ordinary user that evaluates. weak: anything less.
-    """
-
-    STRONG = "strong"
-    STANDARD = "standard"
-    WEAK = "weak"
-
-
-class Control(enum.StrEnum):
-    """The layers, each with what it is."""
-
-    PRIVILEGES = "no new privileges"
-    LIMITS = "limits"
-    USER = "own user"
-    NETWORK = "network namespace"
-    MOUNTS = "mount namespace"
-    IPC = "IPC namespace"
-    SHARED_MEMORY = "own /dev/shm"
-    PROCESSES = "other processes hidden"
-    FILES = "Landlock"
-    CALLS = "seccomp"
-
-
-STANDARD = {Control.PRIVILEGES, Control.LIMITS, Control.FILES, Control.CALLS}
-STRONG = STANDARD | {Control.USER, Control.NETWORK, Control.MOUNTS, Control.IPC}
-
-
-@dataclass(frozen=True)
-class Confinement:
-    """What was achieved: the controls in force, and those that are not, each with the reason."""
-
-    level: Level
-    controls: tuple[str, ...]
-    missing: tuple[str, ...]
 
 
 def confine(
@@ -131,10 +91,7 @@ class _Layers:
             self.controls.append(control)
 
     def result(self) -> Confinement:
-        held = set(self.controls)
-        level = Level.WEAK
-        if held >= STANDARD and os.geteuid() != 0:
-            level = Level.STRONG if held >= STRONG else Level.STANDARD
+        level = level_of(self.controls, as_root=os.geteuid() == 0)
         return Confinement(level, tuple(self.controls), tuple(self.missing))
 
 

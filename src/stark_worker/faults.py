@@ -2,13 +2,25 @@
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 
 class TaskFault(Exception):
     """The task itself does not work; no candidate is to blame."""
 
+    kind: ClassVar[str] = "task"  # how messages between processes name it
+
 
 class MachineryFault(Exception):
     """The machine cannot judge: never the candidate's fault."""
+
+    kind: ClassVar[str] = "machinery"
+
+
+class SandboxTooWeak(MachineryFault):
+    """Candidates cannot be locked in as far as is accepted; trying again changes nothing."""
+
+    kind: ClassVar[str] = "sandbox"
 
 
 class RefereeDied(MachineryFault):
@@ -17,3 +29,6 @@ class RefereeDied(MachineryFault):
 
 class RefereeSilent(MachineryFault):
     """The process that judged took longer than a candidate is allowed to."""
+
+
+FAULTS: dict[str, type[Exception]] = {fault.kind: fault for fault in (TaskFault, MachineryFault, SandboxTooWeak)}

@@ -4,7 +4,7 @@
     FOLDER/heartbeat             changes while a worker is alive
     FOLDER/requests/ID.json      an EvalRequest, put there whole by the host
     FOLDER/working/ID.json       the same while a worker is on it; locked by that worker
-    FOLDER/answers/ID.json       {"report": ...}, or {"fault": "machinery" | "task", "message": ...}
+    FOLDER/answers/ID.json       {"report": ...}, or {"fault": "machinery" | "task" | "sandbox", "message": ...}
     FOLDER/stop                  tells every worker to end
 
 Either side may be restarted at any time. A request whose worker died is taken up by the next one; an answer waits
@@ -29,6 +29,7 @@ from stark_worker.station import Station
 
 POLL_S = 0.2
 HEARTBEAT_S = 2.0
+LONGEST_MESSAGE = 1_000
 PARTS = ("requests", "working", "answers")
 
 
@@ -97,7 +98,7 @@ async def _work(folder: Path, claimed: IO[str], station: Station) -> None:
 async def _judge(text: str, station: Station) -> dict[str, object]:
     try:
         return {"report": json.loads(to_json(await station.judge(from_json(EvalRequest, text))))}
-    except TaskFault as fault:
-        return {"fault": "task", "message": str(fault)}
-    except (MachineryFault, ProtocolError, OSError) as fault:
-        return {"fault": "machinery", "message": str(fault)[:500]}
+    except (TaskFault, MachineryFault) as fault:
+        return {"fault": fault.kind, "message": str(fault)[:LONGEST_MESSAGE]}
+    except (ProtocolError, OSError) as fault:
+        return {"fault": MachineryFault.kind, "message": str(fault)[:LONGEST_MESSAGE]}

@@ -15,7 +15,7 @@ from collections import OrderedDict
 from pathlib import Path
 
 from stark_worker.channel import Channel, ChannelClosed
-from stark_worker.faults import MachineryFault, RefereeDied, RefereeSilent, TaskFault
+from stark_worker.faults import FAULTS, RefereeDied, RefereeSilent
 from stark_worker.folders import REPORT_FILE, REQUEST_FILE
 from stark_worker.protocol import EvalReport, EvalRequest, from_json, to_json
 from stark_worker.wards import Nursery, Ward
@@ -75,7 +75,7 @@ class Lane:
             for folder in folders:
                 shutil.rmtree(folder, ignore_errors=True)
         if said["did"] == "failed":
-            raise (TaskFault if said["fault"] == "task" else MachineryFault)(str(said["text"]))
+            raise FAULTS[said["fault"]](str(said["text"]))
         return from_json(EvalReport, (referee.folder / REPORT_FILE).read_bytes())
 
     def _seat(self, referee: Ward, folders: list[Path]) -> None:

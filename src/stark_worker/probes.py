@@ -19,7 +19,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from stark_worker import syscalls
-from stark_worker.confinement import FILE_BYTES, Confinement, Level
+from stark_worker.confinement import FILE_BYTES
+from stark_worker.levels import Confinement, Level
 
 _SEIZE, _NEW_USER, _NEW_PIDS = 0x4206, 0x10000000, 0x20000000
 _ANONYMOUS_SHARED, _ANONYMOUS_PRIVATE = mmap.MAP_SHARED | mmap.MAP_ANONYMOUS, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS

@@ -175,6 +175,11 @@ class EvalReport:
         if (self.outcome is Outcome.OK) != (self.timing is not None):
             raise ProtocolError(f"a report with outcome {self.outcome} and timing {self.timing} contradicts itself")
 
+    @property
+    def sandbox(self) -> str:
+        """The level of confinement the candidate ran at; empty where it never ran."""
+        return self.checks.get("isolation", "").partition(":")[0]
+
 
 class ProtocolError(ValueError):
     """A message that is not what the protocol says it should be."""

@@ -52,10 +52,10 @@ class Referee:
         try:
             request = from_json(EvalRequest, Path(REQUEST_FILE).read_bytes())
             report = self._judge(request, candidates, message["cache"])
-        except TaskFault as error:
-            return {"did": "failed", "fault": "task", "text": str(error)}
-        except (MachineryFault, OSError, RuntimeError) as error:
-            return {"did": "failed", "fault": "machinery", "text": _sentence(error)}
+        except (TaskFault, MachineryFault) as error:
+            return {"did": "failed", "fault": error.kind, "text": str(error)}
+        except (OSError, RuntimeError) as error:
+            return {"did": "failed", "fault": MachineryFault.kind, "text": _sentence(error)}
         Path(REPORT_FILE).write_text(to_json(report), encoding="utf-8")
         return {"did": "judged"}
 
@@ -73,8 +73,6 @@ class Referee:
 
 
 def _sentence(error: Exception) -> str:
-    if isinstance(error, MachineryFault):
-        return str(error)
     if "CUDA" not in str(error):
         return f"{type(error).__name__}: {error}"
     what = "GPU memory exhausted" if "out of memory" in str(error) else "GPU unhealthy"

@@ -10,6 +10,7 @@ import ctypes
 import errno
 import platform
 import struct
+from collections.abc import Iterable
 
 from stark_worker import syscalls
 
@@ -59,7 +60,12 @@ class _Program(ctypes.Structure):
 
 def restrict() -> None:
     """Refuse these calls to this process, all its threads and its children; needs no-new-privileges."""
-    code = b"".join(struct.pack("HBBI", *instruction) for instruction in program())
+    install(program())
+
+
+def install(lines: Iterable[Instruction]) -> None:
+    """Let a filter decide about every call of this process from here on."""
+    code = b"".join(struct.pack("HBBI", *instruction) for instruction in lines)
     syscalls.call("seccomp", _SET_FILTER, _ALL_THREADS, ctypes.byref(_Program(len(code) // 8, code)))
 
 

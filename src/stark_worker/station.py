@@ -23,6 +23,8 @@ from stark_worker.building import Builds
 from stark_worker.channel import ChannelClosed
 from stark_worker.faults import MachineryFault
 from stark_worker.lane import UNHEALTHY, Lane
+from stark_worker.levels import ALLOW_WEAK
+from stark_worker.processes import hide_memory
 from stark_worker.protocol import DeviceFacts, EvalReport, EvalRequest, Target, from_json
 from stark_worker.wards import Nursery, Ward, threads
 
@@ -43,8 +45,8 @@ def devices(target: Target) -> list[str]:
 class Station:
     """Judges requests of one target for as long as it is entered."""
 
-    def __init__(self, target: Target, shared: Path) -> None:
-        self._target, self._shared = target, shared
+    def __init__(self, target: Target, shared: Path, allow_weak_sandbox: bool = False) -> None:
+        self._target, self._shared, self._allow_weak = target, shared, allow_weak_sandbox
         self._names = devices(target)
         self._beside = target is not Target.CPU
         self.slots = len(self._names) + (threads() // 2 if self._beside else 0)  # some build while others are timed
@@ -52,11 +54,12 @@ class Station:
         self._asking = asyncio.Lock()
 
     async def __aenter__(self) -> Self:
+        hide_memory()  # this process may hold keys, and a candidate may be the same user
         self._folder = tempfile.TemporaryDirectory(prefix="stark-", ignore_cleanup_errors=True)
         folder = Path(self._folder.name)
         # The referee's idle threads take no time from the candidate; the candidate's wait as they would anywhere.
         self._trusted = Nursery(folder, {"OMP_WAIT_POLICY": "passive"})
-        self._untrusted = Nursery(folder, {})
+        self._untrusted = Nursery(folder, {ALLOW_WEAK: "yes"} if self._allow_weak else {})
         self._lanes = asyncio.Queue[Lane]()
         for name in self._names:
             self._lanes.put_nowait(Lane(name, self._trusted, self._untrusted, folder, self._shared))

@@ -17,7 +17,7 @@ import torch
 
 from stark_worker import cuda
 from stark_worker.examiner import Examiner, Look
-from stark_worker.faults import MachineryFault, TaskFault
+from stark_worker.faults import MachineryFault, SandboxTooWeak, TaskFault
 from stark_worker.job import write_job
 from stark_worker.logs import cut
 from stark_worker.memory import HostMemory, copy_plainly, spoil
@@ -130,7 +130,10 @@ class Trial:
         try:
             self._candidate.await_start()
             self._candidate.tell(do="prepare", handle=self._memory.handle)
-            self.checks["isolation"] = str(self._candidate.expect("ready", START_S)["isolation"])
+            ready = self._candidate.expect("ready", START_S)
+            if "refused" in ready:
+                raise SandboxTooWeak(str(ready["refused"]))
+            self.checks["isolation"] = str(ready["isolation"])
             singles = [self._empty([(0, 0)]) for _ in range(CALIBRATIONS)]
             bursts = [self._empty([]) for _ in range(CALIBRATIONS)]
         except Failure as failure:

@@ -12,4 +12,4 @@ from stark.settings import EvaluationSettings
 class TestLocal(EvaluatorConformance):
     @pytest.fixture
     def make(self):
-        return lambda: open_evaluator(EvaluationSettings(evaluator="local"))
+        return lambda: open_evaluator(EvaluationSettings(evaluator="local", allow_weak_sandbox=True))

@@ -222,6 +222,7 @@ def test_kernels_of_another_tool_are_judged_for_real_by_both_scores(tmp_path):
         "--store",
         tmp_path / "store",
         "--no-baselines",
+        "--allow-weak-sandbox",
     ]
     done = subprocess.run(command(*words), capture_output=True, text=True, timeout=280, env=environment())
     assert done.returncode == 0, done.stderr
@@ -236,7 +237,7 @@ def test_a_grid_with_the_real_evaluator(tmp_path):
     """Both kinds of run for real: a search with replies written beforehand, and torch's own reference."""
     words = ["bench", "--tasks", ROOT / "examples" / "tasks" / "gated_activation.py", "--method", "stark"]
     words += ["--model", f"scripted:{ROOT / 'examples' / 'conversations' / 'first-run'}", "--attempts", 1]
-    words += ["--store", tmp_path / "store", "--no-baselines"]
+    words += ["--store", tmp_path / "store", "--no-baselines", "--allow-weak-sandbox"]
     done = subprocess.run(command(*words), capture_output=True, text=True, timeout=280, env=environment())
     assert done.returncode == 0, done.stderr
     (run,) = read_results(tmp_path / "store")

@@ -288,7 +288,7 @@ raise ValueError(f"the answer is {answer}")
 
 def test_two_stations_build_the_same_at_the_same_time(tmp_path):
     async def at_once():
-        async with Station(Target.CPU, tmp_path) as one, Station(Target.CPU, tmp_path) as other:
+        async with Station(Target.CPU, tmp_path, True) as one, Station(Target.CPU, tmp_path, True) as other:
             request = EvalRequest(TASK, ASKING)
             return await asyncio.gather(one.judge(request), other.judge(request))
 
@@ -308,7 +308,7 @@ load_inline("endless", SOURCE, functions=[], extra_cflags=FLAGS)
 def test_killed_in_the_middle_leaves_nothing_to_be_found(tmp_path):
     shared = tmp_path / "stark" / "extensions"
     environment = os.environ | {"XDG_CACHE_HOME": str(tmp_path)}
-    command = [sys.executable, "-m", "stark_worker", "judge"]
+    command = [sys.executable, "-m", "stark_worker", "judge", "--allow-weak-sandbox"]
     with subprocess.Popen(
         command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment
     ) as process:

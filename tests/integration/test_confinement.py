@@ -16,7 +16,8 @@ import pytest
 
 from adversarial.processes import ROOT, as_ordinary_user, in_child
 from stark_worker import seccomp, syscalls
-from stark_worker.confinement import STANDARD, STRONG, Confinement, Level, confine
+from stark_worker.confinement import confine
+from stark_worker.levels import STANDARD, STRONG, Confinement, Level
 from stark_worker.probes import ATTEMPTS, probed
 
 MEMORY, PROCESSES = 2**30, 64

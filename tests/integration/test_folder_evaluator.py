@@ -42,7 +42,7 @@ WRONG = RIGHT.replace("+ 1", "+ 1.5")
 
 @contextmanager
 def worker(folder: Path):
-    command = [sys.executable, "-m", "stark_worker", "serve", str(folder)]
+    command = [sys.executable, "-m", "stark_worker", "serve", str(folder), "--allow-weak-sandbox"]
     process = subprocess.Popen(command, env={**os.environ, "PYTHONPATH": str(SOURCES)}, start_new_session=True)
     try:
         yield process

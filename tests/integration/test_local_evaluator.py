@@ -38,7 +38,7 @@ while True:
 
 
 def enter(**settings):
-    return asyncio.run(evaluate(open_evaluator(EvaluationSettings(**settings))))
+    return asyncio.run(evaluate(open_evaluator(EvaluationSettings(allow_weak_sandbox=True, **settings))))
 
 
 def pretend_worker(tmp_path, monkeypatch, script):
@@ -54,7 +54,7 @@ def test_cancelling_ends_everything_the_candidate_started(tmp_path, monkeypatch)
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
 
     async def cancel_midway():
-        async with open_evaluator(EvaluationSettings()) as evaluator:
+        async with open_evaluator(EvaluationSettings(allow_weak_sandbox=True)) as evaluator:
             evaluation = asyncio.create_task(evaluator.evaluate(replace(RIGHT, candidate_source=ENDLESS)))
             until = time.monotonic() + 60
             while not running("sleep", "7531.5"):
@@ -81,7 +81,9 @@ for process in [os.getppid(), *filter(str.isdigit, os.listdir("/proc"))]:
         pass
 raise ValueError(" ".join(seen))
 """
-    (report,) = asyncio.run(evaluate(open_evaluator(EvaluationSettings()), replace(RIGHT, candidate_source=source)))
+    (report,) = asyncio.run(
+        evaluate(open_evaluator(EvaluationSettings(allow_weak_sandbox=True)), replace(RIGHT, candidate_source=source))
+    )
     assert report.outcome is Outcome.COMPILE_ERROR
     assert "PATH" in report.log
     assert "ANTHROPIC" not in report.log
@@ -90,7 +92,7 @@ raise ValueError(" ".join(seen))
 def test_a_fault_of_the_machinery_is_retried_and_then_told(tmp_path, monkeypatch):
     starts = pretend_worker(tmp_path, monkeypatch, "echo 'the disk is full' >&2; exit 3")
     with pytest.raises(EvaluatorError, match=r"no fault of the candidate: .*the disk is full") as told:
-        asyncio.run(evaluate(open_evaluator(EvaluationSettings(retries=2)), REFERENCE))
+        asyncio.run(evaluate(open_evaluator(EvaluationSettings(allow_weak_sandbox=True, retries=2)), REFERENCE))
     assert "resume" in str(told.value)
     assert starts() >= 4  # two parents, and a new one for each retry
 
@@ -100,8 +102,10 @@ def test_a_worker_that_hangs_is_ended_and_not_tried_again(tmp_path, monkeypatch)
     monkeypatch.setattr(wards, "GONE_S", 0.5)
     pretend_worker(tmp_path, monkeypatch, "exec sleep 6420.75")
     with pytest.raises(EvaluatorError, match="No answer within"):
-        asyncio.run(evaluate(open_evaluator(EvaluationSettings()), REFERENCE))
-    (report,) = asyncio.run(evaluate(open_evaluator(EvaluationSettings()), replace(RIGHT, candidate_source="")))
+        asyncio.run(evaluate(open_evaluator(EvaluationSettings(allow_weak_sandbox=True)), REFERENCE))
+    (report,) = asyncio.run(
+        evaluate(open_evaluator(EvaluationSettings(allow_weak_sandbox=True)), replace(RIGHT, candidate_source=""))
+    )
     assert report.outcome is Outcome.TIMEOUT  # the reference was in time, so it is the candidate
     assert not running("sleep", "6420.75")
 
@@ -124,7 +128,7 @@ async def kill_all(name: str) -> None:
 @pytest.mark.parametrize("name", ["stark-nursery", "stark-warden", "stark-candidate", "stark-referee"])
 def test_whoever_is_killed_the_next_evaluation_is_normal(name):
     async def kill_then_go_on():
-        async with open_evaluator(EvaluationSettings(retries=1)) as evaluator:
+        async with open_evaluator(EvaluationSettings(allow_weak_sandbox=True, retries=1)) as evaluator:
             killing = asyncio.create_task(kill_all(name))
             killed = await evaluator.evaluate(replace(RIGHT, candidate_source=SLEEPING))
             killing.cancel()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import ctypes
 import gc
 import json
 import re
@@ -31,6 +32,7 @@ MESSAGES = (
     Message("assistant", "Like \ud800 this?"),  # a reply that is sent back can hold anything
     Message("user", "No."),
 )
+PR_GET_DUMPABLE, PR_SET_DUMPABLE = 3, 4
 TOO_LONG = {
     "type": "error",
     "error": {"type": "invalid_request_error", "code": "context_length_exceeded", "message": "prompt is too long"},
@@ -55,7 +57,7 @@ def at(monkeypatch):
         monkeypatch.setenv("OPENAI_BASE_URL", f"{server.url}/v1")
         monkeypatch.setenv("ANTHROPIC_BASE_URL", server.url)
         named = {
-            "chat": {"model": "local-model", "base_url": f"{server.url}/v1"},
+            "chat": {"model": "local-model", "base_url": f"{server.url}/v1", "api_key_env": "OPENAI_API_KEY"},
             "responses": {"model": "openai:gpt-4o"},
             "messages": {"model": "anthropic:claude-sonnet-4-6"},
         }
@@ -430,10 +432,52 @@ def test_a_key_of_its_own_goes_to_the_provider(at, monkeypatch, wire):
     assert "sk-mine" in (headers.get("x-api-key") or headers["authorization"])
 
 
-def test_a_server_of_ones_own_needs_no_key(at, monkeypatch):
-    monkeypatch.delenv("OPENAI_API_KEY")
+def test_a_server_of_ones_own_needs_no_key_and_gets_none(at):
     with StubServer() as server:
-        assert ask(at(server)).text == "hello"
+        assert ask(at(server, api_key_env=None)).text == "hello"
+    assert KEY not in str(server.requests[0])
+
+
+@pytest.mark.parametrize(
+    "url", ["https://models.example.com/v1", "https://openai.com.example.com", "http://notopenai.com", "http://8.8.8.8"]
+)
+def test_a_key_from_the_environment_is_not_sent_to_strangers(monkeypatch, url):
+    with pytest.raises(UsageError, match="--api-key-env") as caught:
+        opened(model="m", base_url=url)
+    assert KEY not in str(caught.value)
+    monkeypatch.setenv("MY_KEY", "sk-mine")
+    assert key_sent(model="m", base_url=url, api_key_env="MY_KEY") == "sk-mine"
+    assert key_sent(model="m", base_url=url, api_key_env="OPENAI_API_KEY") == KEY  # said in so many words
+    monkeypatch.delenv("OPENAI_API_KEY")
+    assert "sk-" not in key_sent(model="m", base_url=url)
+
+
+def test_a_key_from_the_environment_goes_to_its_own_provider():
+    assert key_sent(model="m", base_url="https://api.openai.com/v1") == KEY
+    assert key_sent(model="m", base_url="https://eu.api.openai.com/v1") == KEY
+
+
+@pytest.mark.parametrize("host", ["localhost:1", "127.0.0.1", "[::1]:8000", "gpu-box", "192.168.1.5", "gpu.local"])
+def test_servers_nearby_are_used_without_a_key(host):
+    assert "sk-" not in key_sent(model="m", base_url=f"http://{host}/v1")
+
+
+def key_sent(**settings) -> str:
+    return opened(**settings)._model.client.api_key
+
+
+def test_a_server_that_wants_a_key_says_how_to_name_one(at):
+    with StubServer(Behaviour(status=401)) as server, pytest.raises(ModelRefused, match="--api-key-env"):
+        ask(at(server, api_key_env=None))
+
+
+@pytest.mark.parametrize("wire", WIRES)
+def test_whoever_talks_to_a_model_cannot_be_looked_into(at, wire):
+    prctl = ctypes.CDLL(None).prctl
+    prctl(PR_SET_DUMPABLE, 1, 0, 0, 0)
+    with StubServer() as server:
+        at(server, wire)
+    assert prctl(PR_GET_DUMPABLE, 0, 0, 0, 0) == 0
 
 
 class Echo:

@@ -109,7 +109,7 @@ assert "OPENAI_API_KEY" not in os.environ
 
 def work(command: str, text: str, **environment: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [sys.executable, "-m", "stark_worker", command],
+        [sys.executable, "-m", "stark_worker", *command.split()],
         input=text,
         capture_output=True,
         text=True,
@@ -179,7 +179,7 @@ def test_a_candidate_that_never_ends_runs_out_of_time(judge_source, source, limi
 
 def test_nothing_is_left_and_nothing_secret_is_seen(tmp_path):
     request = replace(RIGHT, candidate_source=at_import(FORKER))
-    done = work("judge", to_json(request), TMPDIR=str(tmp_path), OPENAI_API_KEY="sk-not-for-you")
+    done = work("judge --allow-weak-sandbox", to_json(request), TMPDIR=str(tmp_path), OPENAI_API_KEY="sk-not-for-you")
     report = from_json(EvalReport, done.stdout)
     assert report.outcome is Outcome.OK, report.log
     assert not running("sleep", "8641.25")
@@ -255,7 +255,7 @@ def test_numeric_settings_are_pinned_and_changes_are_noted(judge, judge_source):
     ids=["broken task", "target of another machine", "no request"],
 )
 def test_a_fault_that_is_not_the_candidates_is_no_report(request_text, code, sentence):
-    done = work("judge", request_text)
+    done = work("judge --allow-weak-sandbox", request_text)
     assert (done.returncode, done.stdout) == (code, "")
     assert sentence in done.stderr.splitlines()[-1]
 

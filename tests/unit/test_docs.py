@@ -14,7 +14,7 @@ from stark.cli import app
 from stark.errors import UsageError
 from stark.method import workflow_edges
 from stark.models.playbook.moves import MOVES
-from stark_worker.confinement import Level
+from stark_worker.levels import Level
 from stark_worker.protocol import Outcome
 
 ROOT = Path(__file__).parents[2]

@@ -72,9 +72,10 @@ def test_text_that_is_no_toml_is_taken_as_it_is():
 
 
 def test_a_model_for_all_roles_yields_to_a_roles_own():
-    roles = load_settings(sets=["roles.model=a:b", "roles.base_url=http://x/v1", "roles.code.model=c:d"]).roles
-    assert (roles.plan.model, roles.plan.base_url) == ("a:b", "http://x/v1")
-    assert (roles.code.model, roles.code.base_url) == ("c:d", None)
+    sets = ["roles.model=a:b", "roles.base_url=http://x/v1", "roles.api_key_env=KEY", "roles.code.model=c:d"]
+    roles = load_settings(sets=sets).roles
+    assert (roles.plan.model, roles.plan.base_url, roles.plan.api_key_env) == ("a:b", "http://x/v1", "KEY")
+    assert (roles.code.model, roles.code.base_url, roles.code.api_key_env) == ("c:d", None, None)
 
 
 def test_one_temperature_for_all_is_an_ablation():

@@ -19,6 +19,7 @@ from typing import Self
 
 from stark.errors import EvaluatorError, TaskError, UsageError
 from stark.settings import EvaluationSettings
+from stark_worker.faults import SandboxTooWeak, TaskFault
 from stark_worker.folder import PARTS, write_whole
 from stark_worker.protocol import DeviceFacts, EvalReport, EvalRequest, ProtocolError, from_json, to_json
 
@@ -70,8 +71,10 @@ class FolderEvaluator:
             if "report" in content:
                 return self._report(content["report"])
             message = str(content.get("message"))
-            if content.get("fault") == "task":
+            if content.get("fault") == TaskFault.kind:
                 raise TaskError(f"The task does not work by itself. {message}", "Fix the task file.")
+            if content.get("fault") == SandboxTooWeak.kind:
+                break
         raise EvaluatorError(
             f"The worker behind {self._folder} could not evaluate, which is no fault of the candidate: {message}",
             "Put that right there and resume the run.",

@@ -16,7 +16,7 @@ from typing import Self
 from stark.errors import EvaluatorError, TaskError
 from stark.settings import EvaluationSettings
 from stark_worker.cache import default_cache
-from stark_worker.faults import MachineryFault, RefereeDied, RefereeSilent, TaskFault
+from stark_worker.faults import MachineryFault, RefereeDied, RefereeSilent, SandboxTooWeak, TaskFault
 from stark_worker.protocol import DeviceFacts, EvalReport, EvalRequest, Outcome, ProtocolError, Target
 from stark_worker.station import Station
 
@@ -26,7 +26,7 @@ class LocalEvaluator:
 
     def __init__(self, settings: EvaluationSettings) -> None:
         self._settings = settings
-        self._station = Station(settings.target, default_cache())
+        self._station = Station(settings.target, default_cache(), settings.allow_weak_sandbox)
         self.slots = self._station.slots
 
     async def __aenter__(self) -> Self:
@@ -55,6 +55,11 @@ class LocalEvaluator:
             except TaskFault as fault:
                 raise TaskError(
                     f"The task does not work by itself. {fault}", "Fix the task file; no kernel was judged."
+                ) from fault
+            except SandboxTooWeak as fault:
+                raise EvaluatorError(
+                    f"{fault} No candidate was loaded.",
+                    "`stark doctor` tries every control. --allow-weak-sandbox accepts the level weak, but never none.",
                 ) from fault
             except RefereeSilent as silence:
                 return _too_slow(request, silence)

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import difflib
+import ipaddress
 import os
 import re
 from typing import Any
+from urllib.parse import urlsplit
 
 from pydantic_ai.exceptions import UserError
 from pydantic_ai.models import Model, infer_model, known_model_names
@@ -16,8 +18,10 @@ from pydantic_ai.providers.openai import OpenAIProvider
 
 from stark.errors import UsageError
 from stark.settings import RoleSettings
+from stark_worker.processes import hide_memory
 
 EXAMPLE = "for example openai:gpt-5 or anthropic:claude-sonnet-4-6"
+_OPENAI_KEY, _OPENAI_HOST = "OPENAI_API_KEY", "openai.com"
 _NO_KEY = "no-key-needed"  # servers of one's own mostly want none, but the client insists on sending something
 _OUR_EXTRAS = frozenset({"google", "groq", "mistral", "bedrock"})
 _KEY_VARIABLES = {
@@ -34,6 +38,7 @@ _KEY_VARIABLES = {
 
 def open_provider(settings: RoleSettings) -> Model:
     """The model behind a role's settings; a UsageError says which part of them is wrong."""
+    hide_memory()  # from here on there is a key in it
     read_key(key_variable(settings), required=settings.api_key_env is not None)
     if settings.base_url is not None:
         return _open_address(settings, settings.base_url)
@@ -50,19 +55,21 @@ def open_provider(settings: RoleSettings) -> Model:
         raise _unusable(settings.model, error) from error
 
 
-def key_variable(settings: RoleSettings) -> str:
-    """The environment variable that holds the key."""
+def key_variable(settings: RoleSettings) -> str | None:
+    """The environment variable that holds the key; None where none is to be sent, as only a provider gets its own."""
     if settings.api_key_env is not None:
         return settings.api_key_env
     if settings.base_url is not None:
-        return "OPENAI_API_KEY"
+        return _OPENAI_KEY if _is_openai(_host(settings.base_url)) else None
     provider = re.split("[:/]", settings.model)[0]
     family = re.sub("-(chat|responses|decisions|cloud|mantle)$", "", provider)
     return _KEY_VARIABLES.get(family, f"{family.upper().replace('-', '_')}_API_KEY")
 
 
-def read_key(variable: str, required: bool = False) -> str | None:
+def read_key(variable: str | None, required: bool = False) -> str | None:
     """The key in an environment variable. One that cannot stand in a header is named, never shown."""
+    if variable is None:
+        return None
     if not variable.isidentifier():  # most likely the key itself, so it is not repeated here
         raise UsageError(
             "The setting api_key_env holds no name of an environment variable.", "Give the name, not the key."
@@ -79,10 +86,31 @@ def read_key(variable: str, required: bool = False) -> str | None:
 def _open_address(settings: RoleSettings, url: str) -> Model:
     if not re.match("https?://[^/]", url):
         raise UsageError(f"The base_url {url!r} is no web address.", "Write it as http://host:port/v1.")
+    if key_variable(settings) is None and _OPENAI_KEY in os.environ and not _is_near(_host(url)):
+        raise UsageError(
+            f"{_OPENAI_KEY} is OpenAI's and is not sent to {_host(url)}.",
+            f"Name the variable with its key by --api-key-env NAME; where it wants no key, unset {_OPENAI_KEY}.",
+        )
     provider = OpenAIProvider(base_url=url, api_key=read_key(key_variable(settings)) or _NO_KEY)
     # Without this a stream that breaks off quietly would pass for a complete answer.
     profile = OpenAIModelProfile(openai_chat_streaming_requires_finish_reason=True)
     return OpenAIChatModel(settings.model, provider=provider, profile=profile)
+
+
+def _host(url: str) -> str:
+    return urlsplit(url).hostname or ""
+
+
+def _is_openai(host: str) -> bool:
+    return host == _OPENAI_HOST or host.endswith(f".{_OPENAI_HOST}")
+
+
+def _is_near(host: str) -> bool:
+    """Whether a host is this machine or in its own network, where servers mostly want no key."""
+    try:
+        return ipaddress.ip_address(host).is_private
+    except ValueError:
+        return "." not in host or host.endswith((".localhost", ".local"))
 
 
 def _connect(provider: str, settings: RoleSettings) -> Provider[Any]:

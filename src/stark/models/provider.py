@@ -210,7 +210,8 @@ class ProviderModel:
         """The provider's fault in our words, bounded and without the key."""
         said = f": {_message(error, self._key)}."
         if isinstance(error, ModelAuthenticationError):
-            return ModelRefused(f"{self.name} does not accept the key{said}", f"Check {self._key_variable}.")
+            check = f"Check {self._key_variable}." if self._key_variable else "Name its key by --api-key-env NAME."
+            return ModelRefused(f"{self.name} does not accept the key{said}", check)
         if isinstance(error, ModelQuotaExceededError):
             return ModelRefused(f"The account for {self.name} has no credit left{said}", "Top it up, then resume.")
         if isinstance(error, ModelNotFoundError):

@@ -27,7 +27,7 @@ def write_best(path: Path, record: RunRecord, nodes: Sequence[Node], final: Fina
         raise UsageError("The run has no correct kernel to export.", "Give it more attempts with stark resume.")
     header = (
         f"# {record.task.name}: node {best.id} of run {record.id}\n"
-        f"# {_times(tree, best, final)}, on {record.device.name}\n"
+        f"# {_times(tree, best, final)}, on {record.device.name}, in a {best.report.sandbox or 'unknown'} sandbox\n"
     )
     write_text(path, header + best.source)
 

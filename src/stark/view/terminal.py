@@ -155,10 +155,14 @@ def show_verdict(report: EvalReport, reference: EvalReport, as_json: bool) -> No
     node = Node(1, ROOT_ID, Role.GIVEN, None, report)
     root_ms = reference.timing.median_ms if reference.timing else None
     console.print(_verdict(node, root_ms))
-    for name, text in report.checks.items():
-        console.print(Text.assemble((f"{name:>14}  ", "dim"), text))
+    _show_checks(report)
     if report.log:
         console.print(_title("Log"), Text(report.log))
+
+
+def _show_checks(report: EvalReport) -> None:
+    for name, text in report.checks.items():
+        console.print(Text.assemble((f"{name:>14}  ", "dim"), text))
 
 
 def show_tree(record: RunRecord, nodes: Sequence[Node], final: Final | None = None) -> None:
@@ -170,7 +174,9 @@ def show_tree(record: RunRecord, nodes: Sequence[Node], final: Final | None = No
         console.print(Text("The run has no node yet."))
         return
     models = sorted({describe(role["model"]) for role in record.settings["roles"].values() if isinstance(role, dict)})
+    level = tree.root.report.sandbox
     facts = [record.settings["method"], *filter(None, models), record.device.name]
+    facts += [f"{level} sandbox"] if level else []
     console.print(Text.assemble((record.task.name, "bold"), f"  {', '.join(facts)}"))
     _draw(tree, winner(tree, final))
     if final is not None:
@@ -202,6 +208,7 @@ def show_node(node: Node, parent: Node | None, calls: Sequence[Call]) -> None:
     """One node: what was asked, what came back, what it changed, how it did."""
     console.print(_title(f"Node {node.id} by {node.role}" + (f", child of {parent.id}" if parent else "")))
     console.print(_verdict(node, None))
+    _show_checks(node.report)
     for note in node.notes:
         console.print(Text(f"note: {note}", "yellow"))
     if node.same_as is not None:

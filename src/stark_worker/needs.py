@@ -1,0 +1,226 @@
+"""What an evaluation needs of a machine, each tried by using it; what is missing is raised with the way to get it."""
+
+from __future__ import annotations
+
+import asyncio
+import ctypes
+import importlib
+import os
+import platform
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from stark_worker.cache import default_cache
+from stark_worker.faults import MachineryFault, TaskFault
+from stark_worker.protocol import Build, EvalReport, EvalRequest, Target
+from stark_worker.sample import KERNELS, TASK
+from stark_worker.station import Station
+
+FREE_BYTES = 2 * 2**30
+TOOL_S = 120.0
+_SUM, _TWICE = "45", "42"
+
+_PROGRAM = """
+#include <cstdio>
+int main() {
+    int sum = 0;
+    #pragma omp parallel for reduction(+ : sum)
+    for (int i = 0; i < 10; ++i) sum += i;
+    std::printf("%d", sum);
+}
+"""
+_DEVICE_PROGRAM = """
+#include <cstdio>
+__global__ void twice(int* x) { *x *= 2; }
+int main() {
+    int *x, value = 21;
+    cudaMalloc(&x, sizeof(int));
+    cudaMemcpy(x, &value, sizeof(int), cudaMemcpyHostToDevice);
+    twice<<<1, 1>>>(x);
+    cudaMemcpy(&value, x, sizeof(int), cudaMemcpyDeviceToHost);
+    std::printf("%d", value);
+}
+"""
+_NO_DRIVER = "Install NVIDIA's driver; start a container with the GPU (docker run --gpus all)."
+_NO_TORCH = "Install it for this Python: pip install torch ninja setuptools"
+
+
+class Lack(Exception):
+    """Something is missing, and how to get it."""
+
+    def __init__(self, what: str, fix: str) -> None:
+        super().__init__(what)
+        self.what, self.fix = " ".join(what.split()), fix
+
+
+@dataclass(frozen=True)
+class Need:
+    """Something to try; ``targets`` are those that cannot do without it."""
+
+    name: str
+    attempt: Callable[[Target], str]
+    targets: tuple[Target, ...] = tuple(Target)
+
+
+def _system(_: Target) -> str:
+    if not sys.platform.startswith("linux"):
+        raise Lack(f"this is {sys.platform}", "Evaluate on Linux, here or behind a shared folder.")
+    return f"Linux {platform.release()} on {platform.machine()}, Python {platform.python_version()}"
+
+
+def _disk(_: Target) -> str:
+    """Where candidates are built and run, and where built extensions are kept."""
+    cache = default_cache()
+    told = []
+    for folder in (Path(tempfile.gettempdir()), cache):
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            with tempfile.TemporaryFile(dir=folder):
+                free = shutil.disk_usage(folder).free
+        except OSError as error:
+            raise Lack(
+                f"{folder}: {error.strerror}", "Set TMPDIR or XDG_CACHE_HOME to a folder to write in."
+            ) from error
+        if free < FREE_BYTES:
+            raise Lack(f"{folder} has {free / 2**30:.1f} GB free", f"Free {FREE_BYTES / 2**30:.0f} GB there.")
+        told.append(f"{free / 2**30:.0f} GB free in {folder}")
+    return ", ".join(told)
+
+
+def _compiler(_: Target) -> str:
+    tool = os.environ.get("CXX", "c++")
+    _compiled([tool, "-fopenmp"], "program.cpp", _PROGRAM, _SUM, "Install it, on Debian or Ubuntu: apt install g++")
+    return f"{shutil.which(tool)} compiles, and OpenMP works"
+
+
+def _ninja(_: Target) -> str:
+    path = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)])
+    if (found := shutil.which("ninja", path=path)) is None:
+        raise Lack("ninja was not found", "Install it for this Python: pip install ninja")
+    return found
+
+
+def _torch(_: Target) -> str:
+    began = time.monotonic()
+    torch = _imported("torch", _NO_TORCH)
+    return f"torch {torch.__version__} imported in {time.monotonic() - began:.1f} s by {sys.executable}"
+
+
+def _triton(_: Target) -> str:
+    return f"triton {_imported('triton', 'Install it for this Python: pip install triton').__version__}"
+
+
+def _gpu(_: Target) -> str:
+    """By starting the driver and by a kernel: programs that list GPUs see those that nobody can use."""
+    try:
+        code = ctypes.CDLL("libcuda.so.1").cuInit(0)
+    except OSError as error:
+        raise Lack("the library libcuda.so.1 was not found", _NO_DRIVER) from error
+    if code:
+        raise Lack(f"cuInit fails with code {code}", _NO_DRIVER)
+    torch = _imported("torch", _NO_TORCH)
+    if not torch.cuda.is_available():
+        raise Lack(f"torch {torch.__version__} sees no GPU", "Install a torch built for CUDA that suits this driver.")
+    from stark_worker import cuda
+
+    try:
+        cuda.check_health()
+    except MachineryFault as fault:
+        raise Lack(str(fault), "Reset the GPU or use another: CUDA_VISIBLE_DEVICES.") from fault
+    return f"{torch.cuda.get_device_name(0)} ran a kernel"
+
+
+def _nvcc(_: Target) -> str:
+    _imported("torch", _NO_TORCH)
+    from stark_worker import cuda
+
+    fix = "Install the CUDA toolkit of torch's major version, and set CUDA_HOME or PATH."
+    if (tool := cuda.nvcc()) is None:
+        raise Lack("nvcc is neither on the PATH nor under CUDA_HOME", fix)
+    _compiled([tool], "program.cu", _DEVICE_PROGRAM, _TWICE, fix)
+    return f"{tool} compiles, and its kernel runs"
+
+
+def _profiler(target: Target) -> str:
+    torch = _imported("torch", _NO_TORCH)
+    from stark_worker.profile import where_time_goes
+
+    device = "cpu" if target is Target.CPU else "cuda"
+    try:
+        x = torch.ones(256, 256, device=device)
+        seen = where_time_goes(lambda: x @ x, device == "cuda")
+    except (RuntimeError, OSError) as error:
+        raise Lack(f"{error}", "Agents do without profiles.") from error
+    if not seen:
+        fix = "Let this user profile the GPU: NVreg_RestrictProfilingToAdminUsers=0, or evaluate as root."
+        raise Lack("the profiler sees no kernel", fix)
+    return "sees where the time goes"
+
+
+def _judged(target: Target, allow_weak_sandbox: bool) -> str:
+    """All of it together: a kernel is built as torch builds it, locked in, checked and timed."""
+    began = time.monotonic()
+    request = EvalRequest(TASK, KERNELS[target], target=target, build=Build.STOCK)
+    with tempfile.TemporaryDirectory(prefix="stark-doctor-") as folder:
+        Path(folder).chmod(0o755)  # candidates may be another user
+        try:
+            report = asyncio.run(_report(request, Path(folder), allow_weak_sandbox))
+        except (MachineryFault, TaskFault, OSError) as fault:
+            raise Lack(str(fault), "Put right what is missing above.") from fault
+    if report.timing is None:
+        raise Lack(f"{report.outcome}: {report.log[-300:]}", "Put right what is missing above.")
+    return f"built, checked and timed in {time.monotonic() - began:.0f} s, in a {report.sandbox} sandbox"
+
+
+async def _report(request: EvalRequest, folder: Path, allow_weak_sandbox: bool) -> EvalReport:
+    async with Station(request.target, folder / "extensions", allow_weak_sandbox) as station:
+        return await station.judge(request)
+
+
+def needs(allow_weak_sandbox: bool) -> list[Need]:
+    """Everything but the sandbox's controls, in the order in which it is tried."""
+    gpu = (Target.CUDA, Target.TRITON)
+    return [
+        Need("system", _system),
+        Need("disk", _disk),
+        Need("C++ compiler", _compiler),
+        Need("ninja", _ninja),
+        Need("torch", _torch),
+        Need("GPU", _gpu, gpu),
+        Need("nvcc", _nvcc, (Target.CUDA,)),
+        Need("triton", _triton, (Target.TRITON,)),
+        Need("profiler", _profiler, ()),
+        Need("a kernel, judged", lambda target: _judged(target, allow_weak_sandbox)),
+    ]
+
+
+def _imported(name: str, fix: str) -> Any:
+    try:
+        return importlib.import_module(name)
+    except (ImportError, OSError) as error:  # a library that it needs may be missing
+        raise Lack(f"{name} cannot be imported: {error}", fix) from error
+
+
+def _compiled(command: list[str], name: str, source: str, expected: str, fix: str) -> None:
+    """Compile a program, run it, and see whether it says what it should."""
+    with tempfile.TemporaryDirectory(prefix="stark-doctor-") as folder:
+        path = Path(folder, name)
+        path.write_text(source, encoding="utf-8")
+        said = ""
+        for step in ([*command, str(path), "-o", f"{folder}/program"], [f"{folder}/program"]):
+            try:
+                done = subprocess.run(step, capture_output=True, text=True, errors="replace", timeout=TOOL_S)
+            except (OSError, subprocess.TimeoutExpired) as error:
+                raise Lack(f"{step[0]}: {error}", fix) from error
+            said = done.stdout or done.stderr
+            if done.returncode:
+                raise Lack(f"{Path(step[0]).name} fails: {said[-300:]}", fix)
+        if said != expected:
+            raise Lack(f"a program it compiled says {said[-100:]!r} instead of {expected!r}", fix)
