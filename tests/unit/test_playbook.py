@@ -83,6 +83,13 @@ def test_reductions_over_everything_and_over_rows_are_told_apart():
     assert (first.sink.shape, second.sink.shape) == ((), (4, 6))
 
 
+def test_where_the_output_has_no_rows_every_pass_keeps_nothing():
+    (whole,) = kernels(task_source("torch.softmax(x, dim=-1).sum()"))
+    assert whole.cuts == [None] * len(whole.targets) == [None, None]
+    (rows,) = kernels(task_source("torch.softmax(x, dim=-1)"))
+    assert [cut.op if cut else None for cut in rows.cuts] == [None, "exp", None]
+
+
 def test_rows_of_two_lengths_are_two_kernels():
     source = task_source("self.fc(x) + x.mean(dim=-1, keepdim=True)", construction="self.fc = nn.Linear(6, 8)")
     assert [kernel.sink.shape for kernel in kernels(source)] == [(4, 1), (4, 8)]

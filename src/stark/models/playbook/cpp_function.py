@@ -221,15 +221,14 @@ class Function:
 
     def _cuts(self, reused: Value | None) -> list[Value | None]:
         """What is kept after each pass. In place, only where no later pass reads what is written over."""
-        kernel = self._kernel
+        kernel, cuts = self._kernel, self._kernel.cuts
         if "keep" not in self._moves:
-            return [None] * len(kernel.targets)
-        cuts = kernel.cuts
+            return [None] * len(cuts)
         for place, cut in enumerate(cuts):
             later = [part for targets in kernel.targets[place + 1 :] for part in kernel.elements(targets, cut)]
             if cut and reused and any(reused in part.values for part in later if part is not cut):
-                return [None] * len(kernel.targets)
-        return [*cuts, None]
+                return [None] * len(cuts)
+        return cuts
 
     # -- one value
 

@@ -69,16 +69,18 @@ class Kernel:
 
     @property
     def cuts(self) -> list[Value | None]:
-        """For each pass but the last: the dear element that is computed in it and that the next one goes on from."""
+        """For each pass: the dear element it computes that the next one goes on from, kept in the row of the output."""
+        targets = self.targets
+        if self.levels[self.sink] is not Level.ELEMENT:  # there is no row to keep anything in
+            return [None] * len(targets)
         found: list[Value | None] = []
         held: Value | None = None
-        targets = self.targets
-        for now, then in itertools.pairwise(targets if self.levels[self.sink] is Level.ELEMENT else []):
+        for now, then in itertools.pairwise(targets):
             common = [each for each in self.elements(now, held) if each in self.elements(then)]
             dear = [each for each in common if any(part.op in TRANSCENDENTAL for part in self.elements([each], held))]
             held = dear[-1] if dear else held
             found.append(dear[-1] if dear else None)
-        return found
+        return [*found, None]
 
 
 @dataclass(frozen=True)
