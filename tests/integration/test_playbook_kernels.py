@@ -11,7 +11,6 @@ from pathlib import Path
 import pytest
 import torch
 
-from stark.models.playbook.kernels import plan_steps
 from stark.models.playbook.moves import applicable
 from stark.models.playbook.reading import read_task
 from stark.models.playbook.writing import write_candidate
@@ -73,7 +72,7 @@ def test_all_safe_moves_together_compute_the_same(name, tmp_path):
     source = SOURCES[name]
     task = load(source, tmp_path / "task.py")
     program = read_task(source)
-    moves = frozenset(move.name for move in applicable(plan_steps(program), "cpu") if move.name != "short")
+    moves = frozenset(move.name for move in applicable(program, "cpu") if move.name != "short")
     candidate = load(write_candidate(program, moves, CPP), tmp_path / "candidate.py")
     torch.manual_seed(0)
     model, new = task.Model(*task.get_init_inputs()), candidate.ModelNew(*task.get_init_inputs())

@@ -12,9 +12,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from math import prod
 
-from stark.models.playbook.access import Access, accesses
+from stark.models.playbook.access import Access, Layout, accesses, plain
 from stark.models.playbook.reading import Program
-from stark.models.playbook.values import POINTWISE, REDUCTIONS, TRANSCENDENTAL, Shape, Unknown, Value, broadcast
+from stark.models.playbook.values import POINTWISE, REDUCTIONS, TRANSCENDENTAL, Shape, Unknown, Value
 
 ENOUGH_ROWS = 64  # to be shared out between the cores
 
@@ -39,6 +39,7 @@ class Kernel:
     columns: int
     levels: dict[Value, Level]
     stages: dict[Value, int]  # the pass over a row in which a value's reductions are all known
+    layout: Layout = plain  # of everything it reads and writes
 
     @property
     def reductions(self) -> list[Value]:
@@ -91,8 +92,8 @@ class Step:
     kernel: Kernel | None = None
 
 
-def plan_steps(program: Program) -> list[Step]:
-    """Library calls and kernels in the order of execution."""
+def plan_steps(program: Program, layout: Layout = plain) -> list[Step]:
+    """Library calls and kernels in the order of execution; ``layout`` for pictures between library calls."""
     sinks = _sinks(program)
     steps: list[Step] = []
     done: set[Value] = set()
@@ -110,7 +111,9 @@ def plan_steps(program: Program) -> list[Step]:
             return
         for leaf in _leaves(value, sinks):
             visit(leaf)
-        steps.append(Step(value, _build(value, sinks, sum(step.kernel is not None for step in steps))))
+        fits = value not in program.outputs and len(value.shape) == 4 and _fits(value, sinks, layout)
+        number = sum(step.kernel is not None for step in steps)
+        steps.append(Step(value, _build(value, sinks, number, layout if fits else plain)))
 
     for output in program.outputs:
         visit(output)
@@ -123,10 +126,8 @@ def _sinks(program: Program) -> set[Value]:
     sinks = {each for each in program.outputs if each.fusable}
     sinks |= {each for value in everything if not value.fusable for each in value.values if each.fusable}
     for value in everything:
-        if value.op in POINTWISE:  # numbers for the whole that elements need, and places, which nothing can go on with
-            sinks |= {
-                each for each in value.values if each.op == "argmax" or (each.size < value.size and _is_whole(each))
-            }
+        if value.op in POINTWISE:  # numbers for the whole that elements need
+            sinks |= {each for each in value.values if each.size < value.size and _is_whole(each)}
         elif value.op in ("argmax", "var"):
             sinks |= {each for each in value.values if each.squeezed}
     while conflict := _conflict(sinks):
@@ -146,9 +147,9 @@ def _conflict(sinks: set[Value]) -> Value | None:
     return None
 
 
-def _fits(sink: Value, sinks: set[Value]) -> bool:
+def _fits(sink: Value, sinks: set[Value], layout: Layout = plain) -> bool:
     try:
-        _build(sink, sinks, 0)
+        _build(sink, sinks, 0, layout)
     except Unknown:
         return False
     return True
@@ -204,9 +205,9 @@ def _leaves(sink: Value, sinks: set[Value]) -> list[Value]:
     return list(dict.fromkeys(each for value in members for each in value.values if each not in members))
 
 
-def _build(sink: Value, sinks: set[Value], number: int) -> Kernel:
+def _build(sink: Value, sinks: set[Value], number: int, layout: Layout = plain) -> Kernel:
     order = _members(sink, sinks)
-    lead, trail, leaves = _frame(sink, order)
+    lead, trail, leaves = _frame(sink, order, layout)
     levels = _levels(order, leaves)
     sizes = {Level.TOTAL: 1, Level.ROW: prod(lead), Level.ELEMENT: prod(lead) * prod(trail)}
     if sink.size != sizes[levels[sink]]:
@@ -215,28 +216,30 @@ def _build(sink: Value, sinks: set[Value], number: int) -> Kernel:
     for each in order:
         before = max((stages.get(arg, 0) for arg in each.values), default=0)
         stages[each] = before + (each.op in REDUCTIONS and not _is_total(each))
-    return Kernel(f"fused_{number}", sink, leaves, tuple(order), prod(lead), prod(trail), levels, stages)
+    return Kernel(f"fused_{number}", sink, leaves, tuple(order), prod(lead), prod(trail), levels, stages, layout)
 
 
-def _frame(sink: Value, order: list[Value]) -> tuple[Shape, Shape, dict[Value, Access]]:
+def _frame(sink: Value, order: list[Value], layout: Layout) -> tuple[Shape, Shape, dict[Value, Access]]:
     """The shape cut into rows and columns: where the reductions say, otherwise into enough rows that are long."""
+    if layout is not plain and any(each.op in REDUCTIONS for each in order):
+        raise Unknown("a reduction over other dimensions than those that lie last in memory")
     rows = [each for each in order if each.op in REDUCTIONS and not _is_total(each)]
     if rows:
         lead, trail = _matrix(rows[-1])
         return lead, trail, accesses(order, lead, trail)
     totals = [each.values[0].shape for each in order if each.op in REDUCTIONS]
-    whole = broadcast([sink.shape, *totals]) if not totals else totals[-1]
-    possible = [cut for cut in range(len(whole) + 1) if _readable(order, whole, cut)]
+    whole = totals[-1] if totals else layout(sink)
+    possible = [cut for cut in range(len(whole) + 1) if _readable(order, whole, cut, layout)]
     if not possible:
         raise Unknown(f"how tensors are broadcast to {whole}")
     enough = [cut for cut in possible if prod(whole[:cut]) >= ENOUGH_ROWS and cut < len(whole)]
     cut = enough[0] if enough else max([each for each in possible if each < len(whole)], default=possible[0])
-    return whole[:cut], whole[cut:], accesses(order, whole[:cut], whole[cut:])
+    return whole[:cut], whole[cut:], accesses(order, whole[:cut], whole[cut:], layout)
 
 
-def _readable(order: list[Value], whole: Shape, cut: int) -> bool:
+def _readable(order: list[Value], whole: Shape, cut: int, layout: Layout) -> bool:
     try:
-        accesses(order, whole[:cut], whole[cut:])
+        accesses(order, whole[:cut], whole[cut:], layout)
     except Unknown:
         return False
     return True
