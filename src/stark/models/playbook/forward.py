@@ -6,7 +6,8 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
 from stark.models.playbook.access import Layout, channels_last, plain
-from stark.models.playbook.kernels import Kernel, Step, plan_steps
+from stark.models.playbook.kernel import Kernel
+from stark.models.playbook.kernels import Step, plan_steps
 from stark.models.playbook.moves import Moves
 from stark.models.playbook.reading import Program
 from stark.models.playbook.values import Shape, Value
@@ -52,8 +53,6 @@ class Forward:
     # -- one step
 
     def _call(self, value: Value, given: bool) -> None:
-        if self._is_picture(value):
-            self._lay_out(value.values[0], self._layout)
         result, names = self._names[value], [self._name(each) for each in value.values]
         if given:
             self._lines.append(f"{result}.copy_({value.text.format(*names)})")

@@ -6,7 +6,8 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from stark.models.playbook.kernels import Kernel, Step, plan_steps
+from stark.models.playbook.kernel import Kernel
+from stark.models.playbook.kernels import Step, plan_steps
 from stark.models.playbook.reading import Program
 from stark.models.playbook.tiling import in_tiles
 from stark.models.playbook.values import TRANSCENDENTAL
@@ -106,7 +107,7 @@ MOVES: dict[str, Move] = {
         ),
         Move(
             "tile",
-            gain=65,
+            gain=22,
             advice="Block for the cache: take the batch in tiles and let each go through all library calls and kernels "
             "before the next one, so that what a step wrote is still in the cache when the next step reads it.",
             region="forward",
@@ -115,7 +116,7 @@ MOVES: dict[str, Move] = {
         ),
         Move(
             "channels-last",
-            gain=58,
+            gain=75,
             advice="Keep the pictures between convolutions with the channels of a pixel side by side in memory, which "
             "is how the library's convolutions compute: they convert nothing before and after.",
             region="forward",
@@ -163,6 +164,15 @@ MOVES: dict[str, Move] = {
             region="kernel",
             applies=_any(lambda kernel: kernel.has("var")),
             after=("fuse", "one-pass"),
+            targets=CPU,
+        ),
+        Move(
+            "online",
+            gain=42,
+            advice="Take the largest value of a row and the sum of exponentials in one pass: go block by block, and "
+            "scale the sum so far down whenever a larger value is met.",
+            region="kernel",
+            applies=_any(lambda kernel: bool(kernel.online)),
             targets=CPU,
         ),
         Move(

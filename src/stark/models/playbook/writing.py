@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from stark.models.playbook.forward import Body, Forward
-from stark.models.playbook.kernels import Kernel
+from stark.models.playbook.kernel import Kernel
 from stark.models.playbook.moves import Moves, header
 from stark.models.playbook.reading import Program
 from stark.models.playbook.tiling import in_tiles
