@@ -24,7 +24,6 @@ import record
 from stark import api
 from stark.config import load_settings
 from stark.evaluation import open_evaluator
-from stark.models.playbook.kernels import plan_steps
 from stark.models.playbook.model import LANGUAGES
 from stark.models.playbook.moves import applicable, complete
 from stark.models.playbook.reading import read_task
@@ -112,7 +111,7 @@ def show(rows: list[dict[str, Any]]) -> dict[str, float]:
 def ladder(source: str, target: str) -> list[frozenset[str]]:
     """Candidates without a search: the moves one after the other, in the order a planner would take them."""
     program = read_task(source)
-    known = sorted(applicable(plan_steps(program), target), key=lambda move: -move.gain)
+    known = sorted(applicable(program, target), key=lambda move: -move.gain)
     names = [move.name for move in known if move.gain and not move.risky]
     return list(dict.fromkeys(complete(frozenset(names[:count])) for count in range(1, len(names) + 1)))
 

@@ -12,7 +12,6 @@ from pathlib import Path
 
 import pytest
 
-from stark.models.playbook.kernels import plan_steps
 from stark.models.playbook.moves import applicable
 from stark.models.playbook.reading import read_task
 from stark.models.playbook.writing import write_candidate
@@ -26,7 +25,7 @@ TASKS = sorted((Path(__file__).parents[2] / "examples" / "tasks").glob("*.py"))
 def test_all_moves_together_are_correct(path):
     source = path.read_text()
     program = read_task(source)
-    moves = frozenset(move.name for move in applicable(plan_steps(program), "triton"))
+    moves = frozenset(move.name for move in applicable(program, "triton"))
     request = EvalRequest(source, write_candidate(program, moves, TRITON), target=Target.TRITON)
     command = [sys.executable, "-m", "stark_worker", "judge"]
     done = subprocess.run(command, input=to_json(request), capture_output=True, text=True, env={**os.environ})

@@ -11,7 +11,6 @@ from pathlib import Path
 import pytest
 import torch
 
-from stark.models.playbook.kernels import plan_steps
 from stark.models.playbook.moves import applicable
 from stark.models.playbook.reading import read_task
 from stark.models.playbook.writing import write_candidate
@@ -27,7 +26,8 @@ def odd_task(forward: str, shape: str, columns: int) -> str:
         "import torch\nfrom torch import nn\nimport torch.nn.functional as F\n\n\nclass Model(nn.Module):\n"
         "    def __init__(self, columns):\n        super().__init__()\n"
         "        self.weight = nn.Parameter(torch.randn(columns))\n"
-        "        self.table = nn.Parameter(torch.randn(3, 1, columns))\n\n"
+        "        self.table = nn.Parameter(torch.randn(3, 1, columns))\n"
+        "        self.square = nn.Parameter(0.1 * torch.randn(columns, columns))\n\n"
         f"    def forward(self, x):\n        {forward}\n\n\n"
         f"def get_inputs():\n    return [torch.randn({shape})]\n\n\ndef get_init_inputs():\n    return [{columns}]\n"
     )
@@ -43,6 +43,14 @@ ODD = {
     "a vector's own": odd_task("return (x / x.norm()).argmax(dim=-1), x.sum(), x.var()", "101", 101),
     "the spread of everything": odd_task("return x.var() * x", "19, 65", 65),
     "several results": odd_task("return x.log_softmax(dim=-1), x.mean(), x.argmax(dim=1)", "19, 65", 65),
+    "totals of elements and of rows": odd_task("return x.abs().sum() + x.mean(dim=-1).sum()", "19, 65", 65),
+    "a softmax of long rows": odd_task("return torch.softmax(x * 9.0, dim=-1)", "5, 3001", 3001),
+    "layers in tiles": odd_task("return F.gelu(torch.tanh(x) @ self.square).softmax(dim=-1)", "6000, 96", 96),
+    "layers, and what is returned besides": odd_task(
+        "h = x.relu() @ self.square\n        return (h + 1.0).reshape(-1), h.tanh() @ self.square, h.argmax(dim=-1)",
+        "100, 96",
+        96,
+    ),
     "columns reduced, then all": odd_task("return torch.logsumexp(x, dim=-1).mean()", "19, 65", 65),
 }
 SOURCES = {path.stem: path.read_text() for path in TASKS} | ODD
@@ -73,17 +81,28 @@ def test_all_safe_moves_together_compute_the_same(name, tmp_path):
     source = SOURCES[name]
     task = load(source, tmp_path / "task.py")
     program = read_task(source)
-    moves = frozenset(move.name for move in applicable(plan_steps(program), "cpu") if move.name != "short")
+    moves = frozenset(move.name for move in applicable(program, "cpu") if move.name != "short")
     candidate = load(write_candidate(program, moves, CPP), tmp_path / "candidate.py")
     torch.manual_seed(0)
     model, new = task.Model(*task.get_init_inputs()), candidate.ModelNew(*task.get_init_inputs())
     new.load_state_dict(model.state_dict())
-    inputs = task.get_inputs()
+    inputs, others = task.get_inputs(), task.get_inputs()
     kept = [each.clone() for each in inputs]
     with torch.no_grad():
         expected, got = model(*inputs), new(*inputs)
+        new(*others)  # what was returned stays what it is
     torch.testing.assert_close(got, expected, rtol=1e-4, atol=1e-5)
     assert all(map(torch.equal, inputs, kept)), "inputs are not to be written over"
+
+
+@pytest.mark.parametrize("moves", [{"fuse", "online"}, {"fuse", "online", "polynomial", "relax"}])
+def test_an_online_softmax_of_rows_that_begin_with_infinities(moves, tmp_path):
+    source = odd_task("return torch.softmax(x, dim=-1)", "3, 5000", 5000)
+    new = load(write_candidate(read_task(source), frozenset(moves), CPP), tmp_path / "candidate.py").ModelNew(5000)
+    x = torch.randn(3, 5000)
+    x[0, :3000] = -torch.inf
+    x[1, 3000:] = -torch.inf
+    torch.testing.assert_close(new(x), torch.softmax(x, dim=-1))
 
 
 def stark_command(*words: object) -> subprocess.CompletedProcess[str]:

@@ -17,10 +17,13 @@ from stark.errors import ModelRefused
 from stark.interfaces import Reply
 from stark.method import resolve
 from stark.models.playbook import PlaybookModel
+from stark.models.playbook.access import channels_last, plain
 from stark.models.playbook.choosing import apply_text, named_moves
-from stark.models.playbook.kernels import Level, plan_steps
-from stark.models.playbook.moves import MOVES, complete, moves_of, without
+from stark.models.playbook.kernel import Level
+from stark.models.playbook.kernels import plan_steps
+from stark.models.playbook.moves import MOVES, applicable, complete, moves_of, without
 from stark.models.playbook.reading import read_task
+from stark.models.playbook.tiling import in_tiles
 from stark.models.playbook.values import Unknown
 from stark.models.playbook.writing import write_candidate
 from stark.models.playbook.writing_cpp import CPP
@@ -83,6 +86,13 @@ def test_reductions_over_everything_and_over_rows_are_told_apart():
     assert (first.sink.shape, second.sink.shape) == ((), (4, 6))
 
 
+def test_where_the_output_has_no_rows_every_pass_keeps_nothing():
+    (whole,) = kernels(task_source("torch.softmax(x, dim=-1).sum()"))
+    assert whole.cuts == [None] * len(whole.targets) == [None, None]
+    (rows,) = kernels(task_source("torch.softmax(x, dim=-1)"))
+    assert [cut.op if cut else None for cut in rows.cuts] == [None, "exp", None]
+
+
 def test_rows_of_two_lengths_are_two_kernels():
     source = task_source("self.fc(x) + x.mean(dim=-1, keepdim=True)", construction="self.fc = nn.Linear(6, 8)")
     assert [kernel.sink.shape for kernel in kernels(source)] == [(4, 1), (4, 8)]
@@ -104,6 +114,8 @@ UNKNOWN = {
     "x[:, 1:]": "a part",
     "torch.fft.rfft(x).abs()": "torch.fft.rfft",
     "x ** 1.7": "a power",
+    "x.argmax(dim=-1) * 2": "places",
+    "x.reshape(5, 5)": "reshaped",
 }
 
 
@@ -123,6 +135,65 @@ def test_modules_of_the_task_s_own_are_followed():
     steps = plan_steps(read_task(source))
     assert steps[0].value.text == "self.block.net[0]({0})"
     assert "class Block" in write_candidate(read_task(source), frozenset({"fuse"}), CPP)
+
+
+def tile_size(source):
+    tile = in_tiles(read_task(source))
+    return tile.outputs[0].shape[0] if tile else None
+
+
+LAYERS = "self.a = nn.Linear(64, 4096); self.b = nn.Linear(4096, 8)"
+
+
+def test_a_batch_whose_slices_are_apart_is_taken_in_tiles_that_fit_the_cache():
+    source = task_source("self.b(torch.relu(self.a(x)))", "torch.randn(1024, 64)", LAYERS)
+    assert tile_size(source) == 32  # times 4096 numbers twice
+    text = write_candidate(read_task(source), frozenset({"fuse", "tile"}), CPP)
+    assert "for start in range(0, 1024, 32):" in text
+    assert "x[start : start + 32]" in text
+
+
+APART = "self.b(torch.relu(self.a(x)))"
+MIXED = {
+    "a total": f"{APART} / x.sum()",
+    "a product over the batch": f"({APART}).t() @ {APART}",
+    "a product of slices": f"{APART} @ {APART}.t()",
+    "the size of the batch": f"{APART} * x.shape[0]",
+    "the batch written out": f"{APART}.reshape(1024, 4, 2)",
+    "one step": "torch.relu(x)",
+}
+
+
+@pytest.mark.parametrize("forward", MIXED.values(), ids=MIXED)
+def test_a_batch_whose_slices_are_not_apart_is_taken_whole(forward):
+    assert tile_size(task_source(forward, "torch.randn(1024, 64)", LAYERS)) is None
+
+
+def test_scratch_is_never_what_is_returned():
+    moves = frozenset({"fuse", "scratch", "in-place"})
+    inner = task_source("self.b(torch.relu(self.a(x)))", "torch.randn(32, 64)", LAYERS)
+    assert write_candidate(read_task(inner), moves, CPP).count("register_buffer") == 1
+    last = task_source("torch.relu(self.a(x)).reshape(64, -1)", "torch.randn(32, 64)", LAYERS)
+    assert "register_buffer" not in write_candidate(read_task(last), moves, CPP)
+
+
+def test_pictures_between_convolutions_are_kept_channels_last_and_results_are_not():
+    layers = "self.a = nn.Conv2d(3, 8, 3); self.b = nn.Conv2d(8, 8, 3); self.s = nn.Parameter(torch.ones(8, 1, 1))"
+    source = task_source("torch.relu(self.b(torch.relu(self.a(x) * self.s)))", "torch.randn(4, 3, 32, 32)", layers)
+    first, second = [step.kernel for step in plan_steps(read_task(source), channels_last) if step.kernel]
+    assert (first.layout, first.columns) == (channels_last, 8)
+    assert second.layout is plain
+    text = write_candidate(read_task(source), frozenset({"fuse", "channels-last"}), CPP)
+    assert "self.b.to(memory_format=torch.channels_last)" in text
+
+
+def test_an_online_softmax_takes_one_pass_less():
+    (softmax,) = kernels(SOFTMAX)
+    assert [each.op for pair in softmax.online.items() for each in pair] == ["max", "sum"]
+    plain_text, online_text = (written(SOFTMAX, "fuse", *more) for more in ((), ("online",)))
+    assert plain_text.count("i < columns") == 3
+    assert online_text.count("i < columns") == 1
+    assert not kernels(task_source("x.exp() / x.amax(dim=-1, keepdim=True)"))[0].online
 
 
 # -- moves ------------------------------------------------------------------------------------------------------------
@@ -202,7 +273,7 @@ def test_a_move_that_failed_or_is_there_already_is_not_proposed(name):
 
 
 def test_when_every_move_is_there_one_is_taken_back():
-    everything = ("fuse", "polynomial", "relax", "keep", "wide", "reciprocal", "specialise", "unroll", "short")
+    everything = tuple(move.name for move in applicable(read_task(SOFTMAX), "cpu"))
     advice, scaffold = plan_for(node(1, everything, OK))
     assert advice.startswith("Take back ")
     selected = node(1, everything, OK)

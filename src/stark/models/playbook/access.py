@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from math import prod
 
@@ -16,7 +17,23 @@ class Access:
     column: bool
 
 
-def accesses(order: list[Value], lead: Shape, trail: Shape) -> dict[Value, Access]:
+Layout = Callable[[Value], Shape]  # the dimensions of a value in the order in which they lie in memory
+
+
+def plain(value: Value) -> Shape:
+    """As PyTorch lays tensors out where nothing else is asked for."""
+    return value.shape
+
+
+def channels_last(value: Value) -> Shape:
+    """Pictures with the channels of a pixel side by side."""
+    batch, channels, *pixels = (1,) * (4 - len(value.shape)) + value.shape
+    if value.op == "weight" and sum(size > 1 for size in value.shape) > 1:
+        raise Unknown(f"a weight of the shape {value.shape} with its channels last")
+    return batch, *pixels, channels
+
+
+def accesses(order: list[Value], lead: Shape, trail: Shape, layout: Layout = plain) -> dict[Value, Access]:
     """Where each leaf of these values is read, by rows of ``lead`` and columns of ``trail``."""
     found: dict[Value, Access] = {}
     for user in order:
@@ -24,7 +41,7 @@ def accesses(order: list[Value], lead: Shape, trail: Shape) -> dict[Value, Acces
             if leaf in order:
                 continue
             squeezed = user.squeezed and user.op not in REDUCTIONS and len(user.shape) == len(lead)
-            access = _access(leaf.shape, lead, () if squeezed else trail)
+            access = _access(layout(leaf), lead, () if squeezed else trail)
             if found.setdefault(leaf, access) != access:
                 raise Unknown("a tensor that is read in two ways")
     return found

@@ -1,30 +1,20 @@
-"""The C++ of one kernel: its passes over a row, and what is computed once per row between them."""
+"""The C++ of one kernel: what is computed once for the whole, once per row, and between the passes over a row."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-
-from stark.models.playbook.kernels import Kernel, Level
-from stark.models.playbook.mathematics import function_source
+from stark.models.playbook.cpp_passes import CLAUSE, START, Passes
+from stark.models.playbook.kernel import Kernel, Level
 from stark.models.playbook.moves import Moves
-from stark.models.playbook.values import REDUCTIONS, Operand, Value
-from stark.models.playbook.writing import leaf_names
-
-_START = {"sum": "0.0f", "max": "-INFINITY", "min": "INFINITY"}
-_CLAUSE = {"sum": "+", "max": "max", "min": "min"}
-_FEW_ROWS = 16  # fewer than this many rows do not fill the cores, so the columns are shared out instead
+from stark.models.playbook.values import REDUCTIONS, Value
 
 
-class Function:
+class Function(Passes):
     """Writes one kernel with a set of moves. ``reused`` is the leaf whose memory the output takes over."""
 
     def __init__(self, kernel: Kernel, moves: Moves, reused: Value | None) -> None:
-        self._kernel, self._moves = kernel, moves
-        self._leaves = leaf_names(kernel)
-        self._names = {value: f"v{number}" for number, value in enumerate(kernel.order)}
+        super().__init__(kernel, moves)
+        self._online = kernel.online if "online" in moves else {}
         self._keep = self._cuts(reused)
-        self._held: Value | None = None  # what the output row holds for later passes
-        self._lines: list[str] = []
 
     def text(self) -> str:
         kernel = self._kernel
@@ -46,21 +36,12 @@ class Function:
 
     # -- the whole
 
-    @property
-    def _total_reductions(self) -> list[Value]:
-        return [each for each in self._kernel.reductions if self._kernel.levels[each] is Level.TOTAL]
-
-    @property
-    def _shares_rows(self) -> bool:
-        """Whether threads share out the rows; where there are few and none is reduced, they share out each row."""
-        return self._kernel.rows >= _FEW_ROWS or bool(self._kernel.reductions)
-
     def _totals(self) -> None:
         clauses = ""
         for each in self._total_reductions:
-            start = "0.0" if each.op == "sum" else _START[each.op]
+            start = "0.0" if each.op == "sum" else START[each.op]
             self._add(1, f"double {self._names[each]} = {start};")
-            clauses += f" reduction({_CLAUSE[each.op]}:{self._names[each]})"
+            clauses += f" reduction({CLAUSE[each.op]}:{self._names[each]})"
         if self._shares_rows:
             self._add(1, f"#pragma omp parallel for schedule(static){clauses}")
 
@@ -76,22 +57,24 @@ class Function:
     def _rows(self) -> None:
         kernel = self._kernel
         self._open_row()
-        last = max(kernel.stages.values(), default=0)
-        for stage in range(last + 1):
-            if stage:
-                self._reduce(
-                    [each for each in kernel.reductions if self._pass_of(each) == stage], self._keep[stage - 1]
-                )
-            for each in kernel.order:
-                if kernel.levels[each] is Level.ROW and each.op not in REDUCTIONS and kernel.stages[each] == stage:
-                    self._define(2, each)
-        totals = self._total_reductions
-        if any(kernel.levels.get(each.values[0]) is not Level.ROW for each in totals):
-            self._reduce(totals, None)
-        else:
-            for each in totals:
-                self._add(2, self._accumulate(each, self._operand(each.args[0])))
+        self._once_per_row(0)
+        for stage, together in enumerate(kernel.passes, 1):
+            if together[0] in self._online:
+                self._online_pass(together[0], self._online[together[0]])
+            elif together[0] not in self._online.values():
+                self._reduce(together, self._keep[stage - 1])
+            self._once_per_row(stage)
+        of_rows = [each for each in self._total_reductions if kernel.levels.get(each.values[0]) is Level.ROW]
+        self._reduce([each for each in self._total_reductions if each not in of_rows], None)
+        for each in of_rows:
+            self._add(2, self._accumulate(each, self._operand(each.args[0])))
         self._store()
+
+    def _once_per_row(self, stage: int) -> None:
+        kernel = self._kernel
+        for each in kernel.order:
+            if kernel.levels[each] is Level.ROW and each.op not in REDUCTIONS and kernel.stages[each] == stage:
+                self._define(2, each)
 
     def _open_row(self) -> None:
         for leaf, name in self._leaves.items():
@@ -103,9 +86,6 @@ class Function:
         if self._kernel.levels[self._kernel.sink] is Level.ELEMENT:
             self._add(2, "float* to = out + row * columns;")
 
-    def _pass_of(self, value: Value) -> int:
-        return 0 if self._kernel.levels[value] is Level.TOTAL else self._kernel.stages[value]
-
     def _store(self) -> None:
         kernel, sink = self._kernel, self._kernel.sink
         if kernel.levels[sink] is Level.ROW:
@@ -113,156 +93,13 @@ class Function:
         elif kernel.levels[sink] is Level.ELEMENT:
             self._loop([], [sink], f"to[i] = {self._names[sink]};")
 
-    # -- one pass
-
-    def _reduce(self, reductions: list[Value], cut: Value | None) -> None:
-        """One pass for all reductions that can be computed together; a variance may take a second."""
-        if not reductions:
-            return
-        plain: list[tuple[str, Value, str]] = []  # operation, argument, accumulator
-        for each in reductions:
-            name = self._names[each]
-            if each.op == "argmax":
-                plain.append(("max", each.values[0], f"{name}_top"))
-            elif each.op == "var":
-                plain.append(("sum", each.values[0], f"{name}_sum"))
-            else:
-                inner = f"{name}_row" if each in self._total_reductions else name
-                plain.append((each.op, each.values[0], inner))
-        variances = [each for each in reductions if each.op == "var"]
-        if "one-pass" in self._moves:
-            self._one_pass(plain, variances, cut)
-        else:
-            self._pass(plain, cut)
-            self._two_passes(variances)
-        for each in reductions:
-            if each.op == "argmax":
-                self._find(each)
-            elif each in self._total_reductions:
-                self._add(2, self._accumulate(each, f"{self._names[each]}_row"))
-
-    def _pass(self, plain: list[tuple[str, Value, str]], cut: Value | None) -> None:
-        for op, _, name in plain:
-            self._add(2, f"float {name} = {_START[op]};")
-        clauses = [f"reduction({_CLAUSE[op]}:{name})" for op, _, name in plain]
-        updates = [_update(op, name, self._operand(value)) for op, value, name in plain]
-        self._loop(clauses, [value for _, value, _ in plain], *self._kept(cut), *updates)
-        self._held = cut or self._held
-
-    def _kept(self, cut: Value | None) -> list[str]:
-        return [] if cut is None or cut is self._held else [f"to[i] = {self._names[cut]};"]
-
-    def _two_passes(self, variances: list[Value]) -> None:
-        for each in variances:
-            name, argument = self._names[each], each.values[0]
-            self._add(2, f"const float {name}_mean = {name}_sum / columns;")
-            self._add(2, f"float {name} = 0.0f;")
-            off = f"({self._operand(argument)} - {name}_mean)"
-            self._loop([f"reduction(+:{name})"], [argument], f"{name} += {off} * {off};")
-            self._add(2, f"{name} /= columns;")
-
-    def _one_pass(self, plain: list[tuple[str, Value, str]], variances: list[Value], cut: Value | None) -> None:
-        """The sums of values and of squares together; with ``shift`` around the row's first value."""
-        squares: list[tuple[str, str]] = []
-        for each in variances:
-            name, argument = self._names[each], each.values[0]
-            self._add(2, f"float {name}_squares = 0.0f, {name}_shift = 0.0f, {name}_moved = 0.0f;")
-            if "shift" in self._moves:
-                self._add(2, "{")
-                self._add(3, "const int64_t i = 0;")
-                self._elements([argument], 3)
-                self._add(3, f"{name}_shift = {self._operand(argument)};")
-                self._add(2, "}")
-            moved = f"({self._operand(argument)} - {name}_shift)"
-            squares.append((f"{name}_moved", f"{name}_moved += {moved};"))
-            squares.append((f"{name}_squares", f"{name}_squares += {moved} * {moved};"))
-        rest = [each for each in plain if not each[2].endswith("_sum")]
-        for op, _, name in rest:
-            self._add(2, f"float {name} = {_START[op]};")
-        clauses = [f"reduction({_CLAUSE[op]}:{name})" for op, _, name in rest]
-        clauses += [f"reduction(+:{name})" for name, _ in squares]
-        updates = [_update(op, name, self._operand(value)) for op, value, name in rest]
-        sums = [update for _, update in squares]
-        self._loop(clauses, [value for _, value, _ in plain], *self._kept(cut), *updates, *sums)
-        self._held = cut or self._held
-        for each in variances:
-            name = self._names[each]
-            self._add(2, f"const float {name}_centre = {name}_moved / columns;")
-            self._add(2, f"const float {name} = {name}_squares / columns - {name}_centre * {name}_centre;")
-
-    def _find(self, each: Value) -> None:
-        """The first place of the largest value."""
-        name, argument = self._names[each], each.values[0]
-        self._add(2, f"int32_t {name} = INT32_MAX;")
-        update = f"{name} = std::min({name}, {self._operand(argument)} == {name}_top ? int32_t(i) : INT32_MAX);"
-        self._loop([f"reduction(min:{name})"], [argument], update)
-
-    def _accumulate(self, total: Value, value: str) -> str:
-        return _update(total.op, self._names[total], f"double({value})", "double")
-
-    def _loop(self, clauses: Iterable[str], targets: list[Value], *updates: str) -> None:
-        """A loop over the columns that computes the targets and then the updates."""
-        together = " ".join(dict.fromkeys(clauses))
-        shared = "omp simd" if self._shares_rows else "omp parallel for simd schedule(static)"
-        self._add(2, f"#pragma {shared} {together}".rstrip())
-        self._add(2, "for (int64_t i = 0; i < columns; ++i) {")
-        self._elements(targets, 3)
-        for line in updates:
-            self._add(3, line)
-        self._add(2, "}")
-
-    def _elements(self, targets: list[Value], depth: int) -> None:
-        """Define all that the targets need; what an earlier pass kept is read back."""
-        for each in self._kernel.elements(targets, self._held):
-            if each is self._held:
-                self._add(depth, f"const float {self._names[each]} = to[i];")
-            else:
-                self._define(depth, each)
-
     def _cuts(self, reused: Value | None) -> list[Value | None]:
         """What is kept after each pass. In place, only where no later pass reads what is written over."""
-        kernel = self._kernel
-        if "keep" not in self._moves:
-            return [None] * len(kernel.targets)
-        cuts = kernel.cuts
+        kernel, cuts = self._kernel, self._kernel.cuts
+        if "keep" not in self._moves or self._online:  # what an online pass computes is relative to a maximum so far
+            return [None] * len(cuts)
         for place, cut in enumerate(cuts):
             later = [part for targets in kernel.targets[place + 1 :] for part in kernel.elements(targets, cut)]
             if cut and reused and any(reused in part.values for part in later if part is not cut):
-                return [None] * len(kernel.targets)
-        return [*cuts, None]
-
-    # -- one value
-
-    def _define(self, depth: int, value: Value) -> None:
-        args = [self._operand(each) for each in value.args]
-        if value.op == "div" and "reciprocal" in self._moves and self._same_in_row(value.args[1]):
-            text = f"{args[0]} * (1.0f / {args[1]})"  # the compiler takes the division out of the loop
-        else:
-            text = function_source(value.op, args, self._moves)
-        self._add(depth, f"const float {self._names[value]} = {text};")
-
-    def _same_in_row(self, operand: Operand) -> bool:
-        if not isinstance(operand, Value):
-            return True
-        if operand in self._names:
-            return self._kernel.levels[operand] is not Level.ELEMENT
-        return not self._kernel.leaves[operand].column
-
-    def _operand(self, operand: Operand) -> str:
-        if not isinstance(operand, Value):
-            return "INFINITY" if operand == float("inf") else f"({float(operand)!r}f)".replace("(-inff)", "(-INFINITY)")
-        if operand in self._names:
-            return self._names[operand]
-        name, access = self._leaves[operand], self._kernel.leaves[operand]
-        if not access.column:
-            return f"{name}_value"
-        return f"{name}_row[i]" if access.row else f"{name}[i]"
-
-    def _add(self, depth: int, line: str) -> None:
-        self._lines.append("    " * depth + line)
-
-
-def _update(op: str, name: str, value: str, kind: str = "float") -> str:
-    if op == "sum":
-        return f"{name} += {value};"
-    return f"{name} = std::{op}<{kind}>({name}, {value});"
+                return [None] * len(cuts)
+        return cuts

@@ -1,84 +1,17 @@
-"""From the graph of a task to kernels: which values one kernel computes, over which rows and columns, in which passes.
-
-A kernel works on a matrix: its columns are the dimensions that are reduced (or the last one), its rows all the others.
-Inside it a value belongs to the whole (``TOTAL``), to a row, or to an element.
-"""
+"""From the graph of a task to kernels: which values one kernel computes, over which rows and columns."""
 
 from __future__ import annotations
 
-import enum
-import itertools
 from collections.abc import Iterator
 from dataclasses import dataclass
 from math import prod
 
-from stark.models.playbook.access import Access, accesses
+from stark.models.playbook.access import Access, Layout, accesses, plain
+from stark.models.playbook.kernel import Kernel, Level
 from stark.models.playbook.reading import Program
-from stark.models.playbook.values import POINTWISE, REDUCTIONS, TRANSCENDENTAL, Shape, Unknown, Value, broadcast
+from stark.models.playbook.values import POINTWISE, REDUCTIONS, Shape, Unknown, Value
 
 ENOUGH_ROWS = 64  # to be shared out between the cores
-
-
-class Level(enum.IntEnum):
-    """How often a value is computed."""
-
-    TOTAL = 0
-    ROW = 1
-    ELEMENT = 2
-
-
-@dataclass(frozen=True)
-class Kernel:
-    """One fused kernel: it reads the leaves and writes the sink."""
-
-    name: str
-    sink: Value
-    leaves: dict[Value, Access]
-    order: tuple[Value, ...]
-    rows: int
-    columns: int
-    levels: dict[Value, Level]
-    stages: dict[Value, int]  # the pass over a row in which a value's reductions are all known
-
-    @property
-    def reductions(self) -> list[Value]:
-        return [each for each in self.order if each.op in REDUCTIONS]
-
-    def has(self, *ops: str) -> bool:
-        """Whether it computes any of these."""
-        return any(each.op in ops for each in self.order)
-
-    @property
-    def targets(self) -> list[list[Value]]:
-        """What each pass over a row has to compute."""
-        last = max(self.stages.values(), default=0)
-        row = [each for each in self.reductions if self.levels[each] is Level.ROW]
-        found = [[each.values[0] for each in row if self.stages[each] == stage] for stage in range(1, last + 1)]
-        return [*found, [self.sink]] if self.levels[self.sink] is Level.ELEMENT else found
-
-    def elements(self, targets: list[Value], held: Value | None = None) -> list[Value]:
-        """The elements that the targets are made of, in order; ``held`` is there already."""
-        needed: set[Value] = set()
-        pending = list(targets)
-        while pending:
-            value = pending.pop()
-            if value not in needed and self.levels.get(value) is Level.ELEMENT:
-                needed.add(value)
-                pending += () if value is held else value.values
-        return [each for each in self.order if each in needed]
-
-    @property
-    def cuts(self) -> list[Value | None]:
-        """For each pass but the last: the dear element that is computed in it and that the next one goes on from."""
-        found: list[Value | None] = []
-        held: Value | None = None
-        targets = self.targets
-        for now, then in itertools.pairwise(targets if self.levels[self.sink] is Level.ELEMENT else []):
-            common = [each for each in self.elements(now, held) if each in self.elements(then)]
-            dear = [each for each in common if any(part.op in TRANSCENDENTAL for part in self.elements([each], held))]
-            held = dear[-1] if dear else held
-            found.append(dear[-1] if dear else None)
-        return found
 
 
 @dataclass(frozen=True)
@@ -89,8 +22,8 @@ class Step:
     kernel: Kernel | None = None
 
 
-def plan_steps(program: Program) -> list[Step]:
-    """Library calls and kernels in the order of execution."""
+def plan_steps(program: Program, layout: Layout = plain) -> list[Step]:
+    """Library calls and kernels in the order of execution; ``layout`` for pictures between library calls."""
     sinks = _sinks(program)
     steps: list[Step] = []
     done: set[Value] = set()
@@ -108,7 +41,9 @@ def plan_steps(program: Program) -> list[Step]:
             return
         for leaf in _leaves(value, sinks):
             visit(leaf)
-        steps.append(Step(value, _build(value, sinks, sum(step.kernel is not None for step in steps))))
+        fits = value not in program.outputs and len(value.shape) == 4 and _fits(value, sinks, layout)
+        number = sum(step.kernel is not None for step in steps)
+        steps.append(Step(value, _build(value, sinks, number, layout if fits else plain)))
 
     for output in program.outputs:
         visit(output)
@@ -121,10 +56,8 @@ def _sinks(program: Program) -> set[Value]:
     sinks = {each for each in program.outputs if each.fusable}
     sinks |= {each for value in everything if not value.fusable for each in value.values if each.fusable}
     for value in everything:
-        if value.op in POINTWISE:  # numbers for the whole that elements need, and places, which nothing can go on with
-            sinks |= {
-                each for each in value.values if each.op == "argmax" or (each.size < value.size and _is_whole(each))
-            }
+        if value.op in POINTWISE:  # numbers for the whole that elements need
+            sinks |= {each for each in value.values if each.size < value.size and _is_whole(each)}
         elif value.op in ("argmax", "var"):
             sinks |= {each for each in value.values if each.squeezed}
     while conflict := _conflict(sinks):
@@ -144,9 +77,9 @@ def _conflict(sinks: set[Value]) -> Value | None:
     return None
 
 
-def _fits(sink: Value, sinks: set[Value]) -> bool:
+def _fits(sink: Value, sinks: set[Value], layout: Layout = plain) -> bool:
     try:
-        _build(sink, sinks, 0)
+        _build(sink, sinks, 0, layout)
     except Unknown:
         return False
     return True
@@ -202,9 +135,9 @@ def _leaves(sink: Value, sinks: set[Value]) -> list[Value]:
     return list(dict.fromkeys(each for value in members for each in value.values if each not in members))
 
 
-def _build(sink: Value, sinks: set[Value], number: int) -> Kernel:
+def _build(sink: Value, sinks: set[Value], number: int, layout: Layout = plain) -> Kernel:
     order = _members(sink, sinks)
-    lead, trail, leaves = _frame(sink, order)
+    lead, trail, leaves = _frame(sink, order, layout)
     levels = _levels(order, leaves)
     sizes = {Level.TOTAL: 1, Level.ROW: prod(lead), Level.ELEMENT: prod(lead) * prod(trail)}
     if sink.size != sizes[levels[sink]]:
@@ -213,28 +146,30 @@ def _build(sink: Value, sinks: set[Value], number: int) -> Kernel:
     for each in order:
         before = max((stages.get(arg, 0) for arg in each.values), default=0)
         stages[each] = before + (each.op in REDUCTIONS and not _is_total(each))
-    return Kernel(f"fused_{number}", sink, leaves, tuple(order), prod(lead), prod(trail), levels, stages)
+    return Kernel(f"fused_{number}", sink, leaves, tuple(order), prod(lead), prod(trail), levels, stages, layout)
 
 
-def _frame(sink: Value, order: list[Value]) -> tuple[Shape, Shape, dict[Value, Access]]:
+def _frame(sink: Value, order: list[Value], layout: Layout) -> tuple[Shape, Shape, dict[Value, Access]]:
     """The shape cut into rows and columns: where the reductions say, otherwise into enough rows that are long."""
+    if layout is not plain and any(each.op in REDUCTIONS for each in order):
+        raise Unknown("a reduction over other dimensions than those that lie last in memory")
     rows = [each for each in order if each.op in REDUCTIONS and not _is_total(each)]
     if rows:
         lead, trail = _matrix(rows[-1])
         return lead, trail, accesses(order, lead, trail)
     totals = [each.values[0].shape for each in order if each.op in REDUCTIONS]
-    whole = broadcast([sink.shape, *totals]) if not totals else totals[-1]
-    possible = [cut for cut in range(len(whole) + 1) if _readable(order, whole, cut)]
+    whole = totals[-1] if totals else layout(sink)
+    possible = [cut for cut in range(len(whole) + 1) if _readable(order, whole, cut, layout)]
     if not possible:
         raise Unknown(f"how tensors are broadcast to {whole}")
     enough = [cut for cut in possible if prod(whole[:cut]) >= ENOUGH_ROWS and cut < len(whole)]
     cut = enough[0] if enough else max([each for each in possible if each < len(whole)], default=possible[0])
-    return whole[:cut], whole[cut:], accesses(order, whole[:cut], whole[cut:])
+    return whole[:cut], whole[cut:], accesses(order, whole[:cut], whole[cut:], layout)
 
 
-def _readable(order: list[Value], whole: Shape, cut: int) -> bool:
+def _readable(order: list[Value], whole: Shape, cut: int, layout: Layout) -> bool:
     try:
-        accesses(order, whole[:cut], whole[cut:])
+        accesses(order, whole[:cut], whole[cut:], layout)
     except Unknown:
         return False
     return True

@@ -18,8 +18,8 @@ F = "torch.nn.functional"
 def linear(x: Value, weight: Value, bias: Value | None = None) -> Value:
     shape = (*x.shape[:-1], weight.shape[0])
     if bias is None:
-        return Value("library", shape, (x, weight), f"{F}.linear({{0}}, {{1}})")
-    return Value("library", shape, (x, weight, bias), f"{F}.linear({{0}}, {{1}}, {{2}})")
+        return Value("library", shape, (x, weight), f"{F}.linear({{0}}, {{1}})", through=_rows(x))
+    return Value("library", shape, (x, weight, bias), f"{F}.linear({{0}}, {{1}}, {{2}})", through=_rows(x))
 
 
 def matmul(x: Value, y: Value) -> Value:
@@ -29,18 +29,23 @@ def matmul(x: Value, y: Value) -> Value:
     stack = x.shape[:-2] or y.shape[:-2]
     if y.shape[:-2] not in ((), stack):
         raise Unknown("a product of stacks that are not of one size")
-    return Value("library", (*stack, x.shape[-2], y.shape[-1]), (x, y), "torch.matmul({0}, {1})")
+    stacks = tuple(place for place, each in enumerate((x, y)) if len(each.shape) > 2)
+    call = "torch.matmul({0}, {1})"
+    shape = (*stack, x.shape[-2], y.shape[-1])
+    return Value("library", shape, (x, y), call, through=stacks or (0,), into="torch.matmul({0}, {1}, out={out})")
 
 
 def attention(q: Value, k: Value, v: Value, is_causal: bool = False, scale: float | None = None) -> Value:
     call = f"{F}.scaled_dot_product_attention({{0}}, {{1}}, {{2}}, is_causal={is_causal}, scale={scale})"
-    return Value("library", (*q.shape[:-1], v.shape[-1]), (q, k, v), call)
+    through = (0, 1, 2) if len(q.shape) > 2 else ()
+    return Value("library", (*q.shape[:-1], v.shape[-1]), (q, k, v), call, through=through)
 
 
 def pool(name: str) -> Handler:
     def handler(x: Value, kernel_size: Any, stride: Any = None, padding: Any = 0) -> Value:
         shape = _window(x.shape, x.shape[1], kernel_size, kernel_size if stride is None else stride, padding, 1)
-        return Value("library", shape, (x,), f"{F}.{name}({{0}}, {kernel_size!r}, {stride!r}, {padding!r})")
+        call = f"{F}.{name}({{0}}, {kernel_size!r}, {stride!r}, {padding!r})"
+        return Value("library", shape, (x,), call, through=(0,))
 
     return handler
 
@@ -51,12 +56,12 @@ def adaptive_average(x: Value, output_size: Any) -> Value:
     return mean(x, (-2, -1), keepdim=True)
 
 
-def convolution(x: Value, weight: Shape, stride: Any, padding: Any, dilation: Any, text: str) -> Value:
-    """A convolution of pictures, called by ``text``."""
+def convolution(x: Value, weight: Shape, stride: Any, padding: Any, dilation: Any, layer: str = "") -> Value:
+    """A convolution of pictures, by a layer."""
     if len(x.shape) != 4 or not isinstance(padding, int | tuple):
         raise Unknown("a convolution that is not of pictures with a padding in numbers")
     shape = _window(x.shape, weight[0], weight[2:], stride, padding, dilation)
-    return Value("library", shape, (x,), text)
+    return Value("library", shape, (x,), f"{layer}({{0}})", through=(0,), layer=layer)
 
 
 def conv2d(
@@ -68,11 +73,16 @@ def conv2d(
     dilation: Any = 1,
     groups: int = 1,
 ) -> Value:
-    made = convolution(x, weight.shape, stride, padding, dilation, "")
+    made = convolution(x, weight.shape, stride, padding, dilation)
     args: tuple[Value, ...] = (x, weight) if bias is None else (x, weight, bias)
     names = "{0}, {1}, None" if bias is None else "{0}, {1}, {2}"
     call = f"{F}.conv2d({names}, {stride!r}, {padding!r}, {dilation!r}, {groups!r})"
-    return Value("library", made.shape, args, call)
+    return Value("library", made.shape, args, call, through=(0,))
+
+
+def _rows(x: Value) -> tuple[int, ...]:
+    """A linear layer takes rows; a vector is one and has none."""
+    return (0,) if len(x.shape) > 1 else ()
 
 
 def _window(shape: Shape, channels: int, kernel: Any, stride: Any, padding: Any, dilation: Any) -> Shape:
@@ -91,6 +101,8 @@ def reshape(x: Value, *sizes: Any) -> Value:
     wanted = list(sizes[0] if len(sizes) == 1 and isinstance(sizes[0], tuple | list) else sizes)
     if wanted.count(-1) == 1:
         wanted[wanted.index(-1)] = x.size // max(1, prod(size for size in wanted if size != -1))
+    if prod(wanted) != x.size:
+        raise Unknown(f"how a tensor of the shape {x.shape} is reshaped to {wanted}")
     return alias(x, tuple(wanted), f"{{0}}.reshape({', '.join(map(str, wanted))})")
 
 
@@ -108,7 +120,8 @@ def transpose(x: Value, dim0: int, dim1: int) -> Value:
 
 def permute(x: Value, *order: Any) -> Value:
     dims = list(order[0] if len(order) == 1 and not isinstance(order[0], int) else order)
-    return Value("library", tuple(x.shape[each] for each in dims), (x,), f"{{0}}.permute({', '.join(map(str, dims))})")
+    shape, through = tuple(x.shape[each] for each in dims), (0,) if dims[:1] == [0] else ()
+    return Value("library", shape, (x,), f"{{0}}.permute({', '.join(map(str, dims))})", through=through)
 
 
 def unsqueeze(x: Value, dim: int) -> Value:
@@ -153,7 +166,13 @@ Layer = Callable[[Value, str], Value]  # applied to a value, given the Python th
 
 
 def _linear(in_features: int, out_features: int, bias: bool = True) -> Layer:
-    return lambda x, path: Value("library", (*x.shape[:-1], out_features), (x,), f"{path}({{0}})")
+    def made(x: Value, path: str) -> Value:
+        product = f"torch.addmm({path}.bias, " if bias else "torch.mm("
+        into = f"{product}{{0}}, {path}.weight.t(), out={{out}})" if len(x.shape) == 2 else ""
+        shape = (*x.shape[:-1], out_features)
+        return Value("library", shape, (x,), f"{path}({{0}})", through=_rows(x), into=into)
+
+    return made
 
 
 def _conv2d(
@@ -167,7 +186,7 @@ def _conv2d(
     bias: bool = True,
 ) -> Layer:
     weight = (out_channels, in_channels // groups, *_pair(kernel_size))
-    return lambda x, path: convolution(x, weight, stride, padding, dilation, f"{path}({{0}})")
+    return lambda x, path: convolution(x, weight, stride, padding, dilation, path)
 
 
 def _weights(path: str, shape: Any, *names: str) -> dict[str, Value]:

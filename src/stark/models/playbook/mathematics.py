@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from stark.models.playbook.kernels import Kernel
+from stark.models.playbook.kernel import Kernel
 from stark.models.playbook.moves import Moves
 from stark.models.playbook.values import TRANSCENDENTAL
 

@@ -10,7 +10,6 @@ from stark.errors import ModelRefused
 from stark.interfaces import Finish, Message, Reply, ReplyForm, Usage
 from stark.models.playbook.anchoring import mark
 from stark.models.playbook.choosing import choose_plan, follow, named_moves, repair, stack
-from stark.models.playbook.kernels import plan_steps
 from stark.models.playbook.moves import MOVES, Move, Moves, applicable
 from stark.models.playbook.prompt import Prompt, read_prompt
 from stark.models.playbook.reading import Program, read_task
@@ -59,7 +58,7 @@ def _answer(prompt: Prompt, form: ReplyForm, rng: random.Random) -> str:
     try:
         language = _language(prompt)
         program = read_task(prompt.task)
-        known = applicable(plan_steps(program), prompt.target)
+        known = applicable(program, prompt.target)
         if form.name == "plan":
             return _plan(prompt, form, known, rng)
         return _kernel(prompt, form.name, known, program, language, rng)

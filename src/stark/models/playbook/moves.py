@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass
 
-from stark.models.playbook.kernels import Kernel, Step
+from stark.models.playbook.kernel import Kernel
+from stark.models.playbook.kernels import Step, plan_steps
+from stark.models.playbook.reading import Program
+from stark.models.playbook.tiling import in_tiles
 from stark.models.playbook.values import TRANSCENDENTAL
 
 Moves = frozenset[str]
@@ -25,20 +28,25 @@ class Move:
     gain: int
     advice: str
     region: str
-    applies: Callable[[list[Kernel]], bool] = lambda kernels: True
+    applies: Callable[[Program, list[Step]], bool] = lambda program, steps: True
     after: tuple[str, ...] = ("fuse",)
     risky: bool = False
     repair: str | None = None
     targets: tuple[str, ...] = ("cpu", "triton")
 
 
-def _any(test: Callable[[Kernel], bool]) -> Callable[[list[Kernel]], bool]:
-    return lambda kernels: any(map(test, kernels))
+def _any(test: Callable[[Kernel], bool]) -> Callable[[Program, list[Step]], bool]:
+    return lambda program, steps: any(test(step.kernel) for step in steps if step.kernel is not None)
 
 
 def _in_library_result(kernel: Kernel) -> bool:
     """Whether the kernel could write over what a library call has just made for it."""
     return any(leaf.op == "library" and leaf.shape == kernel.sink.shape for leaf in kernel.leaves)
+
+
+def _has_intermediates(program: Program, steps: list[Step]) -> bool:
+    """Whether a step writes memory of its own that nobody outside sees."""
+    return any((step.kernel or step.value.into) and step.value not in program.outputs for step in steps)
 
 
 CPU = ("cpu",)
@@ -98,6 +106,32 @@ MOVES: dict[str, Move] = {
             targets=CPU,
         ),
         Move(
+            "tile",
+            gain=22,
+            advice="Block for the cache: take the batch in tiles and let each go through all library calls and kernels "
+            "before the next one, so that what a step wrote is still in the cache when the next step reads it.",
+            region="forward",
+            applies=lambda program, steps: in_tiles(program) is not None,
+            targets=CPU,
+        ),
+        Move(
+            "channels-last",
+            gain=75,
+            advice="Keep the pictures between convolutions with the channels of a pixel side by side in memory, which "
+            "is how the library's convolutions compute: they convert nothing before and after.",
+            region="forward",
+            applies=lambda program, steps: any(step.value.layer for step in steps),
+            targets=CPU,
+        ),
+        Move(
+            "scratch",
+            gain=20,
+            advice="Make the memory of intermediate results once and use it in every call. What is returned is new "
+            "memory every time, for the caller may keep it.",
+            region="forward",
+            applies=_has_intermediates,
+        ),
+        Move(
             "warps",
             gain=50,
             advice="Give each program eight warps instead of four: more loads in flight per row.",
@@ -130,6 +164,15 @@ MOVES: dict[str, Move] = {
             region="kernel",
             applies=_any(lambda kernel: kernel.has("var")),
             after=("fuse", "one-pass"),
+            targets=CPU,
+        ),
+        Move(
+            "online",
+            gain=42,
+            advice="Take the largest value of a row and the sum of exponentials in one pass: go block by block, and "
+            "scale the sum so far down whenever a larger value is met.",
+            region="kernel",
+            applies=_any(lambda kernel: bool(kernel.online)),
             targets=CPU,
         ),
         Move(
@@ -182,10 +225,10 @@ def header(moves: Moves) -> str:
     return f"# playbook: {', '.join(name for name in MOVES if name in moves)}"
 
 
-def applicable(steps: Iterable[Step], target: str) -> list[Move]:
+def applicable(program: Program, target: str) -> list[Move]:
     """The moves that mean something for a task, whatever has been done already."""
-    kernels = [step.kernel for step in steps if step.kernel is not None]
-    return [move for move in MOVES.values() if target in move.targets and move.applies(kernels)]
+    steps = plan_steps(program)
+    return [move for move in MOVES.values() if target in move.targets and move.applies(program, steps)]
 
 
 def next_moves(moves: Moves, known: list[Move]) -> list[Move]:

@@ -210,9 +210,9 @@ def bce_with_logits(x: Value, target: Value, reduction: str = "mean") -> Value:
 def alias(x: Value, shape: Shape, text: str) -> Value:
     """A reshaped tensor: free inside a kernel where only ones come or go, otherwise a view of what is in memory."""
     core, new = [tuple(size for size in each if size != 1) for each in (x.shape, shape)]
-    if x.fusable and core == new:
+    if x.fusable and not x.integer and core == new:
         return Value("alias", shape, (x,), squeezed=len(shape) < len(x.shape))
-    return Value("library", shape, (x,), text)
+    return Value("library", shape, (x,), text, through=(0,) if shape[:1] == x.shape[:1] else ())
 
 
 def _one(dim: object) -> object:

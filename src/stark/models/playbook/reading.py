@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import ast
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from stark.models.playbook.interpreter import Interpreter
-from stark.models.playbook.values import Unknown, Value
+from stark.models.playbook.values import Shape, Unknown, Value
 
 
 @dataclass(frozen=True)
 class Program:
     """A task as the playbook sees it. ``preamble``: its imports and constants; ``construction``: Model's __init__."""
 
+    source: str
     inputs: tuple[Value, ...]
     outputs: tuple[Value, ...]
     returns_tuple: bool
@@ -20,8 +22,8 @@ class Program:
     construction: str
 
 
-def read_task(source: str) -> Program:
-    """What the task's Model computes."""
+def read_task(source: str, resized: Mapping[int, int] | None = None) -> Program:
+    """What the task's Model computes; of inputs whose first dimension is ``resized`` as if they had been given so."""
     reader = Interpreter(ast.parse(source))
     arguments = reader.call_function("get_init_inputs")
     model = reader.construct(reader.class_named("Model"), "self", list(arguments), {})
@@ -31,12 +33,17 @@ def read_task(source: str) -> Program:
     names = reader.parameters(model)
     if len(names) != len(given):
         raise Unknown("a forward() that takes more or fewer arguments than get_inputs() gives")
-    inputs = tuple(Value("input", each.shape, text=name) for each, name in zip(given, names, strict=True))
+    shapes = [_resized(each.shape, resized or {}) for each in given]
+    inputs = tuple(Value("input", shape, text=name) for shape, name in zip(shapes, names, strict=True))
     result = reader.forward(model, inputs)
     outputs = tuple(result) if isinstance(result, tuple | list) else (result,)
     if not outputs or not all(isinstance(each, Value) for each in outputs):
         raise Unknown("a forward() that returns something other than tensors")
-    return Program(inputs, outputs, isinstance(result, tuple | list), *_pieces(source, model.node))
+    return Program(source, inputs, outputs, isinstance(result, tuple | list), *_pieces(source, model.node))
+
+
+def _resized(shape: Shape, sizes: Mapping[int, int]) -> Shape:
+    return (sizes.get(shape[0], shape[0]), *shape[1:]) if shape else shape
 
 
 def _pieces(source: str, model: ast.ClassDef) -> tuple[str, str]:

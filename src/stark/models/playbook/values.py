@@ -23,6 +23,8 @@ class Value:
     """One tensor. ``text`` is the Python that names an input or weight, or a library call with {0}, {1} for arguments.
 
     A reduction runs over its argument's last ``dims`` dimensions; ``squeezed``: these are gone from its shape.
+    ``through`` are the arguments of a library call whose first dimension is its own, slice by slice; ``layer`` is the
+    Python that names a convolution, and ``into`` the same call with {out} for where the result is to go.
     """
 
     op: str
@@ -31,6 +33,9 @@ class Value:
     text: str = ""
     dims: int = 0
     squeezed: bool = False
+    through: tuple[int, ...] = ()
+    layer: str = ""
+    into: str = ""
 
     @property
     def size(self) -> int:
@@ -40,6 +45,11 @@ class Value:
     def fusable(self) -> bool:
         """Whether a kernel of ours computes it; everything else is given or comes from a library."""
         return self.op in POINTWISE or self.op in REDUCTIONS
+
+    @property
+    def integer(self) -> bool:
+        """Whether it holds places; everything else is floating-point numbers."""
+        return self.op == "argmax" or (self.op == "library" and any(each.integer for each in self.values))
 
     @property
     def values(self) -> tuple[Value, ...]:
@@ -55,6 +65,8 @@ def pointwise(op: str, *args: Operand) -> Value:
     for each in args:
         if not isinstance(each, Value | int | float):
             raise Unknown(f"{op} of a {type(each).__name__}")
+        if isinstance(each, Value) and each.integer:
+            raise Unknown(f"{op} of places that argmax found")
     shape = broadcast([each.shape for each in args if isinstance(each, Value)])
     squeezed = any(each.squeezed for each in args if isinstance(each, Value) and each.fusable)
     return Value(op, shape, tuple(args), squeezed=squeezed)
@@ -62,6 +74,8 @@ def pointwise(op: str, *args: Operand) -> Value:
 
 def reduce(op: str, x: Value, dim: object = None, keepdim: bool = False) -> Value:
     """A reduction over the last dimensions, or over all of them."""
+    if x.integer:
+        raise Unknown(f"{op} of places that argmax found")
     rank = len(x.shape)
     named = range(rank) if dim is None else dim if isinstance(dim, tuple | list) else (dim,)
     dims = sorted(each % rank if isinstance(each, int) and rank else -1 for each in named)

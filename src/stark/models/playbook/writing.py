@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import re
-import textwrap
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from stark.models.playbook.kernels import Kernel, Step, plan_steps
+from stark.models.playbook.forward import Body, Forward
+from stark.models.playbook.kernel import Kernel
 from stark.models.playbook.moves import Moves, header
 from stark.models.playbook.reading import Program
+from stark.models.playbook.tiling import in_tiles
 from stark.models.playbook.values import Value
 
 LABEL = "# Written by STARK's playbook, a library of moves: no LLM was asked."
@@ -25,63 +26,49 @@ class Language:
 
 def write_candidate(program: Program, moves: Moves, language: Language) -> str:
     """The complete file of a candidate with these moves."""
-    steps = plan_steps(program)
-    reused = _reused(steps, program) if "in-place" in moves else {}
-    kernels = [step.kernel for step in steps if step.kernel is not None]
-    forward = "\n".join(_forward(program, steps, moves, language, reused))
+    tile = in_tiles(program) if "tile" in moves else None
+    forward = Forward(tile or program, moves, language.launch)
+    given = {each: f"out_{number}" for number, each in enumerate(tile.outputs)} if tile else {}
+    body = forward.body(given)
+    kernels = [step.kernel for step in forward.steps if step.kernel is not None]
     parameters = ", ".join(["self", *(f"{each.text}: torch.Tensor" for each in program.inputs)])
-    construction = re.sub(r"super\(\s*Model\s*,\s*self\s*\)", "super()", program.construction)
+    returned = ", ".join(f"out_{number}" for number in range(len(body.outputs))) if tile else ", ".join(body.outputs)
+    lines = [*(_over_tiles(program, tile) if tile else body.lines)]
+    lines.append(f"return ({returned},)" if program.returns_tuple else f"return {returned}")
+    # what is written into memory that is there already has no gradient, nor has any kernel here
+    decorators = ["    @torch.no_grad()"] if body.scratch else []
+    methods = [*decorators, f"    def forward({parameters}):", *(f"        {line}" for line in lines)]
+    if tile:
+        outputs = [f"{name}: torch.Tensor" for name in given.values()]
+        methods += ["", f"    def tile({', '.join([parameters, *outputs])}):"]
+        methods += [f"        {line}" for line in body.lines]
     return (
-        f"{header(moves)}\n{LABEL}\n{language.definitions(kernels, moves, reused, program.preamble)}\n\n"
-        f"class ModelNew(torch.nn.Module):\n{construction}\n\n"
-        f"    def forward({parameters}):\n{textwrap.indent(forward, ' ' * 8)}\n"
+        f"{header(moves)}\n{LABEL}\n{language.definitions(kernels, moves, forward.reused, program.preamble)}\n\n"
+        f"class ModelNew(torch.nn.Module):\n{_construction(program, body)}\n\n" + "\n".join(methods) + "\n"
     )
 
 
-def _forward(
-    program: Program, steps: list[Step], moves: Moves, language: Language, reused: dict[Value, Value]
-) -> list[str]:
-    names = {each: each.text for each in program.inputs}
-    dense: set[Value] = set()
-    lines: list[str] = []
-
-    def name_of(value: Value) -> str:
-        return value.text if value.op == "weight" else names[value]
-
-    for number, step in enumerate(steps):
-        names[step.value] = result = f"t{number}"
-        if step.kernel is None:
-            lines.append(f"{result} = {step.value.text.format(*map(name_of, step.value.values))}")
-            continue
-        for leaf in step.kernel.leaves:
-            if leaf.op in ("input", "library") and leaf not in dense:
-                dense.add(leaf)
-                lines.append(f"{names[leaf]} = {names[leaf]}.contiguous()")
-        lines.append(f"{result} = {_output(step.value, reused, names, name_of(next(iter(step.kernel.leaves))))}")
-        lines += language.launch(step.kernel, moves, [name_of(leaf) for leaf in step.kernel.leaves], result)
-        dense.add(step.value)
-    returned = ", ".join(names[each] for each in program.outputs)
-    return [*lines, f"return ({returned},)" if program.returns_tuple else f"return {returned}"]
+def _construction(program: Program, body: Body) -> str:
+    """The task's own __init__, then memory that is made once and layers whose weights are laid out anew."""
+    text = re.sub(r"super\(\s*Model\s*,\s*self\s*\)", "super()", program.construction)
+    more = [f"{layer}.to(memory_format=torch.channels_last)" for layer in body.layers]
+    for number, shape in enumerate(body.scratch):
+        more.append(f'self.register_buffer("scratch_{number}", torch.empty({shape}), persistent=False)')
+    return "\n".join([text, *(f"        {line}" for line in more)])
 
 
-def _output(sink: Value, reused: dict[Value, Value], names: dict[Value, str], like: str) -> str:
-    if sink in reused:
-        return names[reused[sink]]
-    kind = ", dtype=torch.int64" if sink.op == "argmax" else ""
-    return f"{like}.new_empty({sink.shape}{kind})"
-
-
-def _reused(steps: list[Step], program: Program) -> dict[Value, Value]:
-    """For each kernel that may write over a library's fresh result: that result. Nobody else may need it."""
-    found: dict[Value, Value] = {}
-    for step in steps:
-        for leaf in step.kernel.leaves if step.kernel else ():
-            readers = [each for each in steps if leaf in (each.kernel.leaves if each.kernel else each.value.values)]
-            fresh = leaf.op == "library" and not leaf.text.startswith("{0}.")
-            alone = len(readers) == 1 and leaf not in program.outputs
-            if fresh and alone and leaf.shape == step.value.shape and step.value.op != "argmax":
-                found.setdefault(step.value, leaf)
-    return found
+def _over_tiles(program: Program, tile: Program) -> list[str]:
+    """A loop over parts of the first dimension."""
+    batch, size = program.outputs[0].shape[0], tile.outputs[0].shape[0]
+    lines = []
+    for number, each in enumerate(program.outputs):
+        kind = ", dtype=torch.int64" if each.integer else ""
+        lines.append(f"out_{number} = {program.inputs[0].text}.new_empty({each.shape}{kind})")
+    names = [(each.text, each.shape[:1] == (batch,)) for each in program.inputs]
+    names += [(f"out_{number}", True) for number in range(len(program.outputs))]
+    parts = [f"{name}[start : start + {size}]" if cut else name for name, cut in names]
+    lines.append(f"for start in range(0, {batch}, {size}):")
+    return [*lines, "    self.tile(", *(f"        {part}," for part in parts), "    )"]
 
 
 def leaf_names(kernel: Kernel) -> dict[Value, str]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from stark.models.playbook.cpp_function import Function
-from stark.models.playbook.kernels import Kernel
+from stark.models.playbook.kernel import Kernel
 from stark.models.playbook.mathematics import inline_functions
 from stark.models.playbook.moves import Moves
 from stark.models.playbook.values import Value

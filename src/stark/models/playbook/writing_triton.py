@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from stark.models.playbook.kernels import Kernel, Level
+from stark.models.playbook.kernel import Kernel, Level
 from stark.models.playbook.moves import Moves
 from stark.models.playbook.values import REDUCTIONS, Operand, Value
 from stark.models.playbook.writing import Language, leaf_names
