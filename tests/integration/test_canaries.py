@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from adversarial.processes import ROOT, as_ordinary_user
+from adversarial.processes import NAMESPACES, ROOT, as_ordinary_user
 from conformance.evaluator import TASK
 from integration.test_cli import environment
 from stub_server import Behaviour, StubServer
@@ -69,6 +69,7 @@ def look_everywhere(tops):
 """
 PLACES = ["/root", "/home", "/tmp", "/var/tmp", "/run", "/dev/shm", "/etc", "..", "."]
 RIGHT = TASK.replace("class Model(", "class ModelNew(")
+only_as_root = pytest.mark.skipif(not (ROOT and NAMESPACES), reason="a test of its own only where another user is root")
 KINDS = ("key", "file", "argument")
 
 
@@ -103,7 +104,7 @@ def canary_run(url: str) -> dict[str, object]:
 
 
 @pytest.mark.timeout(400)
-@pytest.mark.parametrize("user", ["this user", pytest.param("ordinary", marks=pytest.mark.skipif(not ROOT, reason=""))])
+@pytest.mark.parametrize("user", ["this user", pytest.param("ordinary", marks=only_as_root)])
 def test_canaries_are_found_nowhere(user):
     replies = [Behaviour(text=f"```python\n{source}\n```") for source in (searcher(Path("/nowhere")), RIGHT)]
     with StubServer(*replies) as server:
