@@ -16,8 +16,8 @@ class Level(enum.StrEnum):
     """How far a candidate is locked in.
 
     strong: a user of its own, files, system calls, network, mounts and shared memory of its own, limits.
-    standard: files, system calls and limits, as the ordinary user that evaluates. weak: anything less.
-    none: a root to whom all files are open, or no limits; refused whatever the user says.
+    standard: files, system calls and limits, as the ordinary user that evaluates.
+    weak: less than that, or still root; at least limits. none: not even those; refused whatever the user says.
     """
 
     STRONG = "strong"
@@ -81,7 +81,7 @@ class Confinement:
 
 def level_of(held: Collection[Control], as_root: bool) -> Level:
     """The level that these controls amount to, for a process that still is root or is not."""
-    if not set(held) >= LEAST or (as_root and Control.FILES not in held):
+    if not set(held) >= LEAST:
         return Level.NONE
     if as_root or not set(held) >= STANDARD:
         return Level.WEAK

@@ -10,9 +10,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from stark_worker import mounts, syscalls
+from stark_worker import landlock, mounts, syscalls
 
 ROOT = os.geteuid() == 0
+LANDLOCK = landlock.version() > 0
 NOBODY = 65534
 PR_SET_DUMPABLE = 4
 
@@ -53,3 +54,14 @@ def _without_root(step: Callable[[], Any]) -> Any:
     os.setresuid(NOBODY, NOBODY, NOBODY)
     syscalls.prctl(PR_SET_DUMPABLE, 1)  # whoever changes user cannot be looked into, other than an ordinary process
     return step()
+
+
+def _may_separate() -> bool:
+    try:
+        in_child(lambda: syscalls.unshare(syscalls.NEW_MOUNTS))
+    except OSError:
+        return False
+    return True
+
+
+NAMESPACES = _may_separate()  # as for root outside of containers

@@ -13,6 +13,7 @@ import pytest
 from adversarial import honest, honest_gpu, zoo
 from stark.evaluation.local import LocalEvaluator
 from stark.settings import EvaluationSettings
+from stark_worker.levels import Level
 from stark_worker.protocol import Outcome, Target
 
 ALL = [zoo.read(path) for path in sorted((zoo.HERE / "exploits").glob("*.py"))]
@@ -34,6 +35,8 @@ def judge():
 def test_the_exploit_gets_what_it_deserves(judge, name):
     exploit = STOPPED[name]
     report = judge(exploit.request(Target.CPU))
+    if report.sandbox == Level.WEAK and "contained" in exploit.expect:
+        pytest.skip("a weak sandbox does not contain it, as docs/trust.md says")
     assert exploit.as_expected(report), (report.outcome, report.rule, report.log)
 
 

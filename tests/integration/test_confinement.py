@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from adversarial.processes import ROOT, as_ordinary_user, in_child
+from adversarial.processes import LANDLOCK, NAMESPACES, ROOT, as_ordinary_user, in_child
 from stark_worker import seccomp, syscalls
 from stark_worker.confinement import confine
 from stark_worker.levels import STANDARD, STRONG, Confinement, Level
@@ -22,6 +22,11 @@ from stark_worker.probes import ATTEMPTS, probed
 
 MEMORY, PROCESSES = 2**30, 64
 as_root = pytest.mark.skipif(not ROOT, reason="only root can become another user")
+by_landlock = pytest.mark.skipif(not LANDLOCK, reason="this kernel has no Landlock")
+strongly = pytest.mark.skipif(not (ROOT and NAMESPACES and LANDLOCK), reason="only for root with all its means")
+ordinarily = pytest.mark.skipif(
+    not LANDLOCK or (ROOT and not NAMESPACES), reason="no Landlock, or a root that cannot stand in for another user"
+)
 
 # What any user can do to its own files and processes, and to the network, when nothing confines it.
 OPEN_TO_ALL = {
@@ -48,7 +53,7 @@ def still_open(probes):
     return [f"{probe.name}: {probe.detail}" for probe in probes if not probe.blocked]
 
 
-@as_root
+@strongly
 def test_root_reaches_the_strong_level_and_every_attempt_is_stopped():
     achieved, probes = probed(confined)
     assert len(probes) == len(ATTEMPTS)
@@ -57,6 +62,7 @@ def test_root_reaches_the_strong_level_and_every_attempt_is_stopped():
     assert set(achieved.controls) >= STRONG
 
 
+@ordinarily
 def test_an_ordinary_user_reaches_the_standard_level_and_every_attempt_is_stopped():
     achieved, probes = as_ordinary_user(lambda: probed(confined))
     assert still_open(probes) == []
@@ -65,6 +71,7 @@ def test_an_ordinary_user_reaches_the_standard_level_and_every_attempt_is_stoppe
     assert any(sentence.startswith("own user") for sentence in achieved.missing)
 
 
+@ordinarily
 def test_the_attempts_succeed_where_nothing_is_confined():
     _, probes = as_ordinary_user(lambda: probed(lambda *_: Confinement(Level.WEAK, (), ())))
     assert {probe.name for probe in probes if not probe.blocked} >= OPEN_TO_ALL
@@ -100,6 +107,7 @@ def test_a_root_that_may_not_make_namespaces_is_not_strong_and_can_still_work(tm
     assert any(sentence.startswith("mount namespace") for sentence in achieved.missing)
 
 
+@by_landlock
 def test_threads_from_before_are_outside_landlock_and_said_so(tmp_path):
     program = (
         "import sys, threading, time; from pathlib import Path; from stark_worker.confinement import confine\n"
@@ -116,6 +124,7 @@ def test_what_a_candidate_needs_still_works(tmp_path):
     assert honest_work_fails_at(tmp_path) == "[]"
 
 
+@ordinarily
 def test_an_ordinary_user_can_do_what_a_candidate_needs():
     def work():
         with tempfile.TemporaryDirectory() as folder:
@@ -175,7 +184,7 @@ def honest_work(folder: Path) -> list[str]:
     return [name for name, works in checks.items() if not works]
 
 
-@as_root
+@strongly
 def test_what_is_reached_through_links_stays_reachable_for_a_new_user(tmp_path):
     closed = tmp_path / "closed"
     (closed / "real").mkdir(parents=True)
@@ -195,6 +204,7 @@ def test_what_is_reached_through_links_stays_reachable_for_a_new_user(tmp_path):
     assert in_child(reading) == (Level.STRONG, "there", False)
 
 
+@by_landlock
 def test_preparations_run_before_the_user_changes_and_after_files_are_out_of_reach(tmp_path):
     def prepared():
         seen = []
