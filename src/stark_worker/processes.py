@@ -8,6 +8,7 @@ import os
 import signal
 import time
 from pathlib import Path
+from typing import NamedTuple
 
 from stark_worker.faults import MachineryFault
 
@@ -41,7 +42,7 @@ def hide_memory(hidden: bool = True) -> None:
 def kill_descendants() -> None:
     """Kill whatever descends from this process, which has to have adopted orphans, until nobody is left."""
     deadline = time.monotonic() + END_S
-    while (found := _descendants()) and time.monotonic() < deadline:
+    while (found := descendants(os.getpid())) and time.monotonic() < deadline:
         for order in (signal.SIGSTOP, signal.SIGKILL):  # who forks faster than one can kill is stopped first
             for process in found:
                 with contextlib.suppress(ProcessLookupError, PermissionError):
@@ -56,18 +57,26 @@ def reap() -> None:
             pass
 
 
-def _descendants() -> list[int]:
-    """Read off every process's own entry: ready-made lists are missing in some kernels."""
-    parents = {}
-    for entry in Path("/proc").iterdir():
-        if entry.name.isdigit():
-            with contextlib.suppress(OSError):
-                after_name = (entry / "stat").read_text(errors="replace").rpartition(")")[2]
-                parents[int(entry.name)] = int(after_name.split()[1])
-    found: list[int] = []
-    generation = {os.getpid()}
-    while generation := {process for process, parent in parents.items() if parent in generation}:
-        found += generation
+class Process(NamedTuple):
+    """What a list of processes says of one; in the state Z it has ended and nobody took note yet."""
+
+    parent: int
+    name: str
+    state: str
+
+
+def descendants(ancestor: int) -> dict[int, Process]:
+    """All processes below one, by number. Read off every entry: ready-made lists are missing in some kernels."""
+    processes = {}
+    for entry in Path("/proc").glob("[0-9]*/stat"):
+        with contextlib.suppress(OSError):
+            name, _, after = entry.read_text(errors="replace").partition("(")[2].rpartition(")")
+            state, parent = after.split()[:2]
+            processes[int(entry.parent.name)] = Process(int(parent), name, state)
+    found: dict[int, Process] = {}
+    generation = {ancestor}
+    while generation := {number for number, process in processes.items() if process.parent in generation}:
+        found |= {number: processes[number] for number in generation}
     return found
 
 
