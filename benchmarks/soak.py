@@ -25,6 +25,7 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "src"))
 
 import record
 
+from stark_worker.processes import descendants
 from stark_worker.protocol import EvalRequest, Limits, Outcome, Target
 from stark_worker.station import Station
 
@@ -111,8 +112,8 @@ class Snapshot:
 
 
 def look(evaluations: int, seconds: float, temporary: Path, cache: Path) -> Snapshot:
-    found = processes_below(os.getpid())
-    alive = {os.getpid(): "host"} | {process: name for process, (name, state) in found.items() if state != "Z"}
+    found = descendants(os.getpid())
+    alive = {os.getpid(): "host"} | {number: each.name for number, each in found.items() if each.state != "Z"}
     memory: dict[str, float] = dict.fromkeys(("host", "stark-nursery", "stark-referee"), 0.0)
     for process, name in alive.items():
         if name in memory:
@@ -127,20 +128,6 @@ def look(evaluations: int, seconds: float, temporary: Path, cache: Path) -> Snap
         temporary_files=len(files),
         memory_mb=memory,
     )
-
-
-def processes_below(ancestor: int) -> dict[int, tuple[str, str]]:
-    """Name and state of every process that descends from one."""
-    parents, found = {}, {}
-    for entry in Path("/proc").glob("[0-9]*/stat"):
-        with suppress(OSError):
-            name, _, after = entry.read_text(errors="replace").partition("(")[2].rpartition(")")
-            state, parent = after.split()[:2]
-            parents[int(entry.parent.name)] = (int(parent), name, state)
-    generation = {ancestor}
-    while generation := {process for process, (parent, *_) in parents.items() if parent in generation}:
-        found |= {process: parents[process][1:] for process in generation}
-    return found
 
 
 def own_memory_mb(process: int) -> float:

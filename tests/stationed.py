@@ -6,9 +6,10 @@ import asyncio
 import os
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 
+from stark_worker.processes import descendants
 from stark_worker.protocol import EvalReport, EvalRequest, Target
 from stark_worker.station import Station
 
@@ -36,17 +37,7 @@ def processes_below(ancestor: int) -> set[str]:
 
 def below(ancestor: int) -> dict[int, str]:
     """All processes that descend from one, with their names; left out are those that ended and were not noticed yet."""
-    parents, names = {}, {}
-    for entry in Path("/proc").glob("[0-9]*/stat"):
-        with suppress(OSError):
-            name, _, after = entry.read_text(errors="replace").partition("(")[2].rpartition(")")
-            state, parent = after.split()[:2]
-            if state != "Z":
-                parents[int(entry.parent.name)], names[int(entry.parent.name)] = int(parent), name
-    found, generation = {}, {ancestor}
-    while generation := {process for process, parent in parents.items() if parent in generation}:
-        found |= {process: names[process] for process in generation}
-    return found
+    return {number: each.name for number, each in descendants(ancestor).items() if each.state != "Z"}
 
 
 @contextmanager

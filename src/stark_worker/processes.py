@@ -9,6 +9,7 @@ import signal
 import time
 from collections.abc import Iterable
 from pathlib import Path
+from typing import NamedTuple
 
 from stark_worker.faults import MachineryFault
 
@@ -42,7 +43,7 @@ def hide_memory(hidden: bool = True) -> None:
 def kill_descendants() -> None:
     """Kill whatever descends from this process, which has to have adopted orphans, until nobody is left."""
     deadline = time.monotonic() + END_S
-    while (found := _descendants(os.getpid())) and time.monotonic() < deadline:
+    while (found := descendants(os.getpid())) and time.monotonic() < deadline:
         for order in (signal.SIGSTOP, signal.SIGKILL):  # who forks faster than one can kill is stopped first
             signal_all(found, order)
         reap()
@@ -50,9 +51,9 @@ def kill_descendants() -> None:
 
 def stop_descendants(ancestor: int) -> set[int]:
     """Stop whatever descends from a process that adopts orphans; who that is, so that they can be told to go on."""
-    find = _listed_descendants if Path(f"/proc/self/task/{os.getpid()}/children").exists() else _descendants
+    listed = Path(f"/proc/self/task/{os.getpid()}/children").exists()  # not in every kernel
     stopped: set[int] = set()
-    while more := find(ancestor) - stopped:
+    while more := (_listed_descendants(ancestor) if listed else set(descendants(ancestor))) - stopped:
         signal_all(more, signal.SIGSTOP)
         stopped |= more
     return stopped
@@ -72,18 +73,26 @@ def reap() -> None:
             pass
 
 
-def _descendants(ancestor: int) -> set[int]:
-    """Read off every process's own entry, which takes long: nobody is overlooked."""
-    parents = {}
-    for entry in Path("/proc").iterdir():
-        if entry.name.isdigit():
-            with contextlib.suppress(OSError):
-                after_name = (entry / "stat").read_text(errors="replace").rpartition(")")[2]
-                parents[int(entry.name)] = int(after_name.split()[1])
-    found: set[int] = set()
+class Process(NamedTuple):
+    """What a list of processes says of one; in the state Z it has ended and nobody took note yet."""
+
+    parent: int
+    name: str
+    state: str
+
+
+def descendants(ancestor: int) -> dict[int, Process]:
+    """All processes below one, by number. Read off every entry, which takes long: nobody is overlooked."""
+    processes = {}
+    for entry in Path("/proc").glob("[0-9]*/stat"):
+        with contextlib.suppress(OSError):
+            name, _, after = entry.read_text(errors="replace").partition("(")[2].rpartition(")")
+            state, parent = after.split()[:2]
+            processes[int(entry.parent.name)] = Process(int(parent), name, state)
+    found: dict[int, Process] = {}
     generation = {ancestor}
-    while generation := {process for process, parent in parents.items() if parent in generation}:
-        found |= generation
+    while generation := {number for number, process in processes.items() if process.parent in generation}:
+        found |= {number: processes[number] for number in generation}
     return found
 
 
