@@ -10,7 +10,7 @@ import signal
 from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -233,7 +233,7 @@ async def judge(task: Task, candidate: str, settings: EvaluationSettings) -> tup
     """The reports on a task's own model and on a candidate for it."""
     async with open_evaluator(settings, stored_reports) as evaluator:
         reference = await evaluator.evaluate(eval_request(task, task.source, settings, entry="Model"))
-        return reference, await evaluator.evaluate(eval_request(task, candidate, settings))
+        return reference, await evaluator.evaluate(replace(eval_request(task, candidate, settings), labelled=True))
 
 
 async def measure_baselines(

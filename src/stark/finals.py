@@ -18,7 +18,10 @@ CONTENDERS = 3  # how many of the fastest are tried until one holds
 async def hold_final(evaluator: Evaluator, request: EvalRequest, node: Node) -> Final:
     """Judge a winner; ``request`` is what the search asks about a candidate, and its score decides."""
     asked = replace(request, build=Build.STOCK, rival_source=request.task_source)
-    reports = {score: await evaluator.evaluate(replace(asked, score=score)) for score in Score}
+    reports = {
+        score: await evaluator.evaluate(replace(asked, score=score, labelled=score is Score.VERIFIED))
+        for score in Score
+    }
     return Final(node.id, request.score, reports[Score.VERIFIED], reports[Score.KERNELBENCH])
 
 

@@ -17,7 +17,7 @@ from pathlib import Path
 from stark_worker.channel import Channel, ChannelClosed
 from stark_worker.faults import MachineryFault, RefereeDied, RefereeSilent, TaskFault
 from stark_worker.folders import REPORT_FILE, REQUEST_FILE
-from stark_worker.protocol import EvalReport, EvalRequest, from_json, to_json
+from stark_worker.protocol import SHAPE_S, SHAPES, EvalReport, EvalRequest, from_json, to_json
 from stark_worker.wards import Nursery, Ward
 
 KEPT = 2  # referees, each of another task
@@ -57,10 +57,10 @@ class Lane:
         return Ward(self._trusted, "referee", folder, self.environment)
 
     async def _trial(self, referee: Ward, request: EvalRequest) -> EvalReport:
-        sides = 1 if request.rival_source is None else 2
-        deadline_s = sides * (request.limits.build_s + request.limits.run_s) + SLACK_S
+        sides, shapes = 1 if request.rival_source is None else 2, SHAPES if request.labelled else 0
+        deadline_s = sides * (request.limits.build_s + request.limits.run_s) + shapes * 2 * SHAPE_S + SLACK_S
         (referee.folder / REQUEST_FILE).write_text(to_json(request), encoding="utf-8")
-        folders = [Path(tempfile.mkdtemp(prefix="candidate-", dir=self._folder)) for _ in range(sides)]
+        folders = [Path(tempfile.mkdtemp(prefix="candidate-", dir=self._folder)) for _ in range(sides + shapes)]
         try:
             self._seat(referee, folders)
             async with asyncio.timeout(deadline_s):

@@ -20,6 +20,8 @@ from stark_worker.intervals import median_interval
 
 PROTOCOL_VERSION = 1
 DEGENERATE = "degenerate"  # among the checks of a task's own model: why its check accepts answers that compute nothing
+SHAPES = 2  # on how many other shapes a candidate is tried for its label
+SHAPE_S = 20.0  # how long loading it there may take, and as long again for running it
 
 
 class Outcome(enum.StrEnum):
@@ -88,7 +90,7 @@ class EvalRequest:
     ``entry`` is the class to load from ``candidate_source``: ``ModelNew``, or ``Model`` for the root of a tree,
     whose candidate is the task itself. ``atol`` and ``rtol`` take the place of the score's own tolerances. A rival is
     timed beside the candidate, in turns and on the same inputs: what "faster" is said by. A candidate that takes less
-    than ``profile_below_ms`` is profiled.
+    than ``profile_below_ms`` is profiled. ``labelled`` asks for the labels that take time, and for the seeds.
     """
 
     task_source: str
@@ -106,6 +108,7 @@ class EvalRequest:
     rival_source: str | None = None
     rival_entry: str = "Model"
     profile_below_ms: float = 0.0
+    labelled: bool = False
 
     def __post_init__(self) -> None:
         for name in ("atol", "rtol"):
@@ -149,6 +152,31 @@ class DeviceFacts:
     toolchain: dict[str, str] = field(default_factory=dict)
 
 
+class Kernels(enum.StrEnum):
+    """Whose kernels a candidate spends its time in."""
+
+    CUSTOM = "custom"
+    LIBRARY = "library only"
+    UNKNOWN = "unknown"
+
+
+@dataclass(frozen=True)
+class Labels:
+    """What kind of kernel a correct candidate is. None of it is an offence, and None is what nobody found out.
+
+    ``precision`` is inferred from the error against a double-precision reference. ``own_share`` is the share of the
+    time that is spent in kernels the candidate brought; that and ``kernels`` are as true as its process is honest.
+    ``extra_memory_mb`` is the peak beyond inputs, weights and outputs. ``other_shapes`` holds what came of each.
+    """
+
+    first_call_ms: float
+    precision: str | None = None
+    extra_memory_mb: float | None = None
+    kernels: Kernels | None = None
+    own_share: float | None = None
+    other_shapes: dict[str, str] = field(default_factory=dict)
+
+
 @dataclass(frozen=True)
 class EvalReport:
     """What the evaluator found out about one candidate.
@@ -156,7 +184,8 @@ class EvalReport:
     ``rule`` names the broken rule when the outcome is ``rejected``. ``log`` is the compiler's or the run's output, or
     where the result differs, cut to what a person or a model needs. ``timing`` is there exactly when the outcome is ok.
     ``rival`` holds the times of the request's rival, sample by sample taken beside the candidate's. ``built`` is false
-    when the candidate did not get as far as being loaded.
+    when the candidate did not get as far as being loaded. ``seeds`` are those of the weights and of the checked inputs,
+    told afterwards and never to a candidate.
     """
 
     outcome: Outcome
@@ -170,6 +199,8 @@ class EvalReport:
     version: int = PROTOCOL_VERSION
     rival: Timing | None = None
     built: bool = True
+    labels: Labels | None = None
+    seeds: dict[str, int] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         if (self.outcome is Outcome.OK) != (self.timing is not None):

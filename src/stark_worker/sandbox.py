@@ -11,6 +11,7 @@ from typing import Any
 
 from stark_worker.channel import Channel, ChannelClosed, MessageMalformed
 from stark_worker.faults import MachineryFault
+from stark_worker.footprint import Footprint
 from stark_worker.logs import cut
 from stark_worker.protocol import Outcome
 from stark_worker.wards import let_go
@@ -53,6 +54,10 @@ class Candidate:
             _, self._process = self._lifeline.receive_with_files()
         except ChannelClosed as error:
             raise MachineryFault("The candidate's process could not be started.") from error
+
+    def footprint(self) -> Footprint:
+        """What it takes of memory from here on."""
+        return Footprint(self._process[0])
 
     def pause(self) -> None:
         """Stop its threads until it is told something: they neither work on nor look at what is just being written."""

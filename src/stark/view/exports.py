@@ -15,6 +15,7 @@ from stark.errors import UsageError
 from stark.finals import winner
 from stark.interfaces import Call, Final, RunRecord
 from stark.tree import ROOT_ID, Node, Role, Tree
+from stark.view import labels
 
 
 def write_best(path: Path, record: RunRecord, nodes: Sequence[Node], final: Final | None) -> None:
@@ -25,11 +26,13 @@ def write_best(path: Path, record: RunRecord, nodes: Sequence[Node], final: Fina
     best = winner(tree, final)
     if best is None or best.source is None:
         raise UsageError("The run has no correct kernel to export.", "Give it more attempts with stark resume.")
-    header = (
-        f"# {record.task.name}: node {best.id} of run {record.id}\n"
-        f"# {_times(tree, best, final)}, on {record.device.name}\n"
-    )
-    write_text(path, header + best.source)
+    lines = [
+        f"{record.task.name}: node {best.id} of run {record.id}",
+        f"{_times(tree, best, final)}, on {record.device.name}",
+    ]
+    if final and final.verified.labels:
+        lines.append(labels.sentence(final.verified.labels))
+    write_text(path, "".join(f"# {line}\n" for line in lines) + best.source)
 
 
 def _times(tree: Tree, best: Node, final: Final | None) -> str:

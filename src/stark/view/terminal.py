@@ -20,6 +20,7 @@ from stark.finals import winner
 from stark.interfaces import Call, Event, Final, RunRecord
 from stark.models import describe
 from stark.tree import ROOT_ID, Node, Role, Tree
+from stark.view import labels
 from stark.view.tables import Table as Figures
 from stark_worker.protocol import EvalReport, Outcome, Score, to_json
 
@@ -131,6 +132,8 @@ def _show_final(final: Final) -> None:
             low, high = one.speedup_interval
             verdict = f"correct, {low:.2f}x to {high:.2f}x as fast as the reference (99 % confidence)"
         console.print(Text(f"{_name(final.node_id)} built the stock way, score {score}: {verdict}."))
+    if final.verified.labels is not None:
+        console.print(Text(labels.sentence(final.verified.labels), "dim"))
 
 
 class Baselines:
@@ -155,10 +158,15 @@ def show_verdict(report: EvalReport, reference: EvalReport, as_json: bool) -> No
     node = Node(1, ROOT_ID, Role.GIVEN, None, report)
     root_ms = reference.timing.median_ms if reference.timing else None
     console.print(_verdict(node, root_ms))
-    for name, text in report.checks.items():
-        console.print(Text.assemble((f"{name:>14}  ", "dim"), text))
+    _show_facts(report)
     if report.log:
         console.print(_title("Log"), Text(report.log))
+
+
+def _show_facts(report: EvalReport) -> None:
+    """Labels and checks, the level of isolation among them."""
+    for name, text in labels.facts(report):
+        console.print(Text.assemble((f"{name:>16}  ", "dim"), text))
 
 
 def show_tree(record: RunRecord, nodes: Sequence[Node], final: Final | None = None) -> None:
@@ -206,6 +214,7 @@ def show_node(node: Node, parent: Node | None, calls: Sequence[Call]) -> None:
         console.print(Text(f"note: {note}", "yellow"))
     if node.same_as is not None:
         console.print(Text(f"Same source as node {node.same_as}; its report was taken over."))
+    _show_facts(node.report)
     for call in calls:
         _show_call(call)
     if node.plan is not None:
