@@ -24,7 +24,8 @@ from stark.config import change_settings, load_settings, parse_assignment
 from stark.errors import SettingsError, StoreError, StoreTooNew, UsageError
 from stark.evaluation import open_evaluator
 from stark.evaluation.baselines import KeptBaselines
-from stark.interfaces import ChatModel, Evaluator, Listener, Reply, RunRecord, Store, Usage
+from stark.finals import hold_final
+from stark.interfaces import ChatModel, Evaluator, Final, Listener, Reply, RunRecord, Store, Usage
 from stark.method import TEAM_ROLES, build_policy, build_workflow, find_method
 from stark.models import is_provider, open_model
 from stark.run import Result, Run, eval_request
@@ -234,6 +235,18 @@ async def judge(task: Task, candidate: str, settings: EvaluationSettings) -> tup
     async with open_evaluator(settings, stored_reports) as evaluator:
         reference = await evaluator.evaluate(eval_request(task, task.source, settings, entry="Model"))
         return reference, await evaluator.evaluate(replace(eval_request(task, candidate, settings), labelled=True))
+
+
+async def judge_finally(
+    task: Task, candidate: str, settings: EvaluationSettings, stranger: bool = False
+) -> tuple[DeviceFacts, Final]:
+    """What is measured on, and a candidate judged as the winner of a run is: by both scores, beside the reference.
+
+    The reference of a ``stranger`` is confined as a candidate is.
+    """
+    async with open_evaluator(settings, stored_reports) as evaluator:
+        request = replace(eval_request(task, candidate, settings), stranger=stranger)
+        return await evaluator.device(), await hold_final(evaluator, request, ROOT_ID + 1)
 
 
 async def measure_baselines(

@@ -61,13 +61,27 @@ def main(channel: Channel, arena_descriptor: int) -> None:
         channel.send(did="profiled", **server.attempt(Outcome.RUNTIME_ERROR, lambda: server.profile(model)))
 
 
-def lock_in(readable: Sequence[Path], gpu: bool = False, prepare: Callable[[], None] = lambda: None) -> str:
-    """Confine this process to its folder before anything of a candidate's is loaded; says what was achieved.
+def lock_in(
+    readable: Sequence[Path],
+    gpu: bool = False,
+    prepare: Callable[[], None] = lambda: None,
+    writable: Sequence[Path] = (),
+    own_user: bool = True,
+) -> str:
+    """Confine this process to its folder before anything of a stranger's is loaded; says what was achieved.
 
     CUDA reserves addresses for all memory there is, so that a limit of these would stop it from starting.
     """
-    memory_bytes, folder = None if gpu else MEMORY_BYTES, Path.cwd()
-    done = confine(folder, readable=readable, memory_bytes=memory_bytes, processes=PROCESSES, gpu=gpu, prepare=prepare)
+    done = confine(
+        Path.cwd(),
+        readable=readable,
+        writable=writable,
+        memory_bytes=None if gpu else MEMORY_BYTES,
+        processes=PROCESSES,
+        gpu=gpu,
+        prepare=prepare,
+        own_user=own_user,
+    )
     hide_memory(False)  # or it could not even look at itself
     return f"{done.level}: {', '.join(done.controls)}" + (f"; not: {', '.join(done.missing)}" if done.missing else "")
 

@@ -20,6 +20,7 @@ from stark_worker.intervals import median_interval
 
 PROTOCOL_VERSION = 1
 DEGENERATE = "degenerate"  # among the checks of a task's own model: why its check accepts answers that compute nothing
+MOST_SAMPLES = 1_000  # of a timing; nobody takes as many
 SHAPES = 2  # on how many other shapes a candidate is tried for its label
 SHAPE_S = 20.0  # how long loading it there may take, and as long again for running it
 
@@ -90,7 +91,8 @@ class EvalRequest:
     ``entry`` is the class to load from ``candidate_source``: ``ModelNew``, or ``Model`` for the root of a tree,
     whose candidate is the task itself. ``atol`` and ``rtol`` take the place of the score's own tolerances. A rival is
     timed beside the candidate, in turns and on the same inputs: what "faster" is said by. A candidate that takes less
-    than ``profile_below_ms`` is profiled. ``labelled`` asks for the labels that take time, and for the seeds.
+    than ``profile_below_ms`` is profiled. ``labelled`` asks for the labels that take time, and for the seeds. A task of
+    a ``stranger`` is confined as a candidate is.
     """
 
     task_source: str
@@ -109,6 +111,7 @@ class EvalRequest:
     rival_entry: str = "Model"
     profile_below_ms: float = 0.0
     labelled: bool = False
+    stranger: bool = False
 
     def __post_init__(self) -> None:
         for name in ("atol", "rtol"):
@@ -126,6 +129,8 @@ class Timing:
     def __post_init__(self) -> None:
         if not self.samples_ms or not all(0.0 < sample < math.inf for sample in self.samples_ms):
             raise ProtocolError("a timing needs samples, and each of them takes some time")
+        if len(self.samples_ms) > MOST_SAMPLES:
+            raise ProtocolError(f"a timing has at most {MOST_SAMPLES} samples")
 
     @property
     def median_ms(self) -> float:
@@ -205,6 +210,8 @@ class EvalReport:
     def __post_init__(self) -> None:
         if (self.outcome is Outcome.OK) != (self.timing is not None):
             raise ProtocolError(f"a report with outcome {self.outcome} and timing {self.timing} contradicts itself")
+        if self.timing and self.rival and len(self.timing.samples_ms) != len(self.rival.samples_ms):
+            raise ProtocolError("the samples of a candidate and of its rival come in pairs")
 
 
 class ProtocolError(ValueError):
@@ -248,7 +255,10 @@ def _read(kind: Any, data: Any, where: str) -> Any:
         except ValueError as error:
             raise ProtocolError(f"{where}: {error}") from error
     if kind is float and isinstance(data, int) and not isinstance(data, bool):
-        return float(data)
+        try:
+            return float(data)
+        except OverflowError as error:
+            raise ProtocolError(f"{where}: {error}") from error
     return _expect(kind, data, where)
 
 

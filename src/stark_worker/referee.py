@@ -16,6 +16,7 @@ import torch
 
 from stark_worker import cuda
 from stark_worker.admission import admit
+from stark_worker.candidate import lock_in
 from stark_worker.channel import Channel, ChannelClosed
 from stark_worker.compare import Rules
 from stark_worker.device import device_facts
@@ -46,12 +47,16 @@ class Referee:
 
     def __init__(self) -> None:
         self._reference: Reference | None = None
+        self._isolation: str | None = None  # of this process, where the task is a stranger's
 
     def answer(self, message: dict[str, Any], files: list[int]) -> dict[str, Any]:
         """Judge the candidates whose ends are in these files; the report is left in our folder."""
-        candidates = [Candidate(files[4 * n : 4 * n + 4], Path(folder)) for n, folder in enumerate(message["folders"])]
+        request = from_json(EvalRequest, Path(REQUEST_FILE).read_bytes())
+        folders = [Path(folder) for folder in message["folders"]]
+        if request.stranger:
+            self._confine(request, folders)
+        candidates = [Candidate(files[4 * n : 4 * n + 4], folder) for n, folder in enumerate(folders)]
         try:
-            request = from_json(EvalRequest, Path(REQUEST_FILE).read_bytes())
             report = self._judge(request, candidates, message["cache"])
         except TaskFault as error:
             return {"did": "failed", "fault": "task", "text": str(error)}
@@ -59,6 +64,14 @@ class Referee:
             return {"did": "failed", "fault": "machinery", "text": _sentence(error)}
         Path(REPORT_FILE).write_text(to_json(report), encoding="utf-8")
         return {"did": "judged"}
+
+    def _confine(self, request: EvalRequest, folders: list[Path]) -> None:
+        """Lock ourselves in before a stranger's task is loaded; what is left are our folder and the candidates'.
+
+        CUDA shares memory between processes of one user alone, so on a GPU the user stays.
+        """
+        gpu = request.target is not Target.CPU
+        self._isolation = lock_in([], gpu, writable=folders, own_user=not gpu)
 
     def _judge(self, request: EvalRequest, candidates: list[Candidate], cache: str) -> EvalReport:
         began = time.monotonic()
@@ -70,6 +83,8 @@ class Referee:
                 candidate.close()
         if request.target is not Target.CPU:  # now that all that the candidate started is gone
             cuda.check_health()
+        if self._isolation is not None:
+            report = replace(report, checks=report.checks | {"isolation of the reference": self._isolation})
         return replace(report, device=device_facts(request.target), duration_s=time.monotonic() - began)
 
 

@@ -64,7 +64,8 @@ class Candidate:
         self._signal(signal.SIGSTOP)
 
     def _signal(self, order: signal.Signals) -> None:
-        with contextlib.suppress(ProcessLookupError):
+        # A referee that is confined itself may signal nobody: its candidates are not stopped between calls.
+        with contextlib.suppress(ProcessLookupError, PermissionError):
             signal.pidfd_send_signal(self._process[0], order)
 
     def tell(self, **message: Any) -> None:
