@@ -7,7 +7,7 @@ import platform
 import secrets
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -19,7 +19,8 @@ from stark.config import change_settings, load_settings, parse_assignment
 from stark.errors import SettingsError, UsageError
 from stark.evaluation import open_evaluator
 from stark.evaluation.baselines import KeptBaselines
-from stark.interfaces import ChatModel, Evaluator, Listener, RunRecord, Store, Usage
+from stark.finals import hold_final
+from stark.interfaces import ChatModel, Evaluator, Final, Listener, RunRecord, Store, Usage
 from stark.method import TEAM_ROLES, build_policy, build_workflow, find_method
 from stark.models import is_provider, open_model
 from stark.run import Result, Run, eval_request
@@ -27,7 +28,7 @@ from stark.settings import EvaluationSettings, PromptSettings, RoleSettings, Set
 from stark.store import open_store
 from stark.stored import new_store, only_run, settings_of, stored_replies, stored_reports
 from stark.task import Task, load_candidate, load_task
-from stark.tree import Role
+from stark.tree import ROOT_ID, Role
 from stark.waiting import Stoppable, interruptible, run_sync
 from stark_worker.baselines import BASELINES, COMPILE_S, baseline_source
 from stark_worker.protocol import DeviceFacts, EvalReport
@@ -189,7 +190,19 @@ async def judge(task: Task, candidate: str, settings: EvaluationSettings) -> tup
     """The reports on a task's own model and on a candidate for it."""
     async with open_evaluator(settings, stored_reports) as evaluator:
         reference = await evaluator.evaluate(eval_request(task, task.source, settings, entry="Model"))
-        return reference, await evaluator.evaluate(eval_request(task, candidate, settings))
+        return reference, await evaluator.evaluate(replace(eval_request(task, candidate, settings), labelled=True))
+
+
+async def judge_finally(
+    task: Task, candidate: str, settings: EvaluationSettings, stranger: bool = False
+) -> tuple[DeviceFacts, Final]:
+    """What is measured on, and a candidate judged as the winner of a run is: by both scores, beside the reference.
+
+    The reference of a ``stranger`` is confined as a candidate is.
+    """
+    async with open_evaluator(settings, stored_reports) as evaluator:
+        request = replace(eval_request(task, candidate, settings), stranger=stranger)
+        return await evaluator.device(), await hold_final(evaluator, request, ROOT_ID + 1)
 
 
 async def measure_baselines(

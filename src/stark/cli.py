@@ -1,8 +1,8 @@
 """The command line: reads what the user typed, calls the API, shows the result. Nothing else happens here.
 
 Exit codes: 0 a faster kernel was found (or the command did what it says), 1 a fault of STARK itself, 2 usage or bad
-input, 3 the run ended without a faster kernel, 5 the chat model's side, 6 the evaluating machine, 7 the run folder,
-130 stopped by Ctrl-C or SIGTERM; the run can be resumed.
+input, 3 the run ended without a faster kernel, 4 it cannot be told whether a claim holds, 5 the chat model's side,
+6 the evaluating machine, 7 the run folder, 130 stopped by Ctrl-C or SIGTERM; the run can be resumed.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from typing import Annotated, Any
 
 import typer
 
-from stark import cli_bench
+from stark import cli_bench, cli_evidence
 from stark.cli_doctor import doctor
 from stark.cli_options import (
     AllowWeakSandbox,
@@ -163,6 +163,10 @@ def judge(
     evaluator: EvaluatorName = None,
     allow_weak_sandbox: AllowWeakSandbox = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the report as JSON.")] = False,
+    bundle: Annotated[
+        Path | None,
+        typer.Option("--bundle", metavar="FILE", help="Judge as the final of a run does, and write the evidence here."),
+    ] = None,
     config: SettingsFile = None,
     sets: Assignments = None,
 ) -> None:
@@ -173,10 +177,26 @@ def judge(
 
     options = given(judging(precision, score, target, evaluator, allow_weak_sandbox))
     settings = load_settings(config, sets or [], options).evaluation
+    if bundle is not None:
+        _judge_finally(load_task(task), load_candidate(candidate), settings, bundle)
+        return
     reference, report = asyncio.run(judge_candidate(load_task(task), load_candidate(candidate), settings))
     terminal.show_verdict(report, reference, as_json)
     if report.timing is None:
         raise typer.Exit(NOT_IMPROVED)
+
+
+def _judge_finally(task: Any, candidate: str, settings: Any, file: Path) -> None:
+    from stark.api import judge_finally, versions
+    from stark.view import exports
+
+    device, final = asyncio.run(judge_finally(task, candidate, settings))
+    terminal.show_final(final, "The kernel")
+    if not final.holds:
+        terminal.say(final.report.log)
+        raise typer.Exit(NOT_IMPROVED)
+    evidence = exports.bundle_of_kernel(task, candidate, final, settings, (device, versions()))
+    terminal.show_bundle(file, exports.write_bundle(file, evidence))
 
 
 @app.command()
@@ -238,12 +258,15 @@ def export(
     ] = None,
     role: Annotated[Role, typer.Option("--role", help="Whose calls.")] = Role.CODE,
     run: RunName = None,
+    bundle: Annotated[
+        Path | None, typer.Option("--bundle", metavar="FILE", help="Write the evidence for the best kernel here.")
+    ] = None,
 ) -> None:
-    """Take the best kernel out of a run, or its calls as training data."""
+    """Take the best kernel out of a run, the evidence for it, or calls as training data."""
     from stark.view import exports
 
-    if best is None and training_data is None:
-        raise UsageError("Nothing to export was named.", "Give --best FILE or --training-data FILE.")
+    if best is None and training_data is None and bundle is None:
+        raise UsageError("Nothing to export was named.", "Give --best FILE, --bundle FILE or --training-data FILE.")
     record, nodes = _read(folder, run)
     if best is not None:
         exports.write_best(best, record, nodes, _read_final(folder, run))
@@ -251,6 +274,11 @@ def export(
     if training_data is not None:
         count = exports.write_training_data(training_data, nodes, _read_calls(folder, run), role)
         terminal.say(f"{count} calls of the {role} agent are in {training_data}.")
+    if bundle is not None:
+        from stark.stored import settings_of
+
+        evidence = exports.bundle_of(record, nodes, _read_final(folder, run), settings_of(record).evaluation)
+        terminal.show_bundle(bundle, exports.write_bundle(bundle, evidence))
 
 
 @app.command()
@@ -287,7 +315,7 @@ def salvage(folder: RunFolder, into: Annotated[Path, typer.Argument(metavar="NEW
     terminal.say(f"Saved into {into}: " + ", ".join(f"{count} {table}" for table, count in counts.items()) + ".")
 
 
-for command in (*cli_bench.COMMANDS, doctor):
+for command in (*cli_bench.COMMANDS, *cli_evidence.COMMANDS, doctor):
     app.command()(command)
 
 

@@ -3,7 +3,8 @@
 StarkError
 ├── UsageError            what the user typed or wrote; nothing was started                     exit 2
 │   ├── SettingsError         an unknown or ill-typed setting
-│   └── TaskError             the task file is missing, broken, or not a task
+│   ├── TaskError             the task file is missing, broken, or not a task
+│   └── BundleError           an archive that is damaged, changed, or no bundle
 ├── ModelError            the chat model's side                                                 exit 5
 │   ├── ModelRefused          the provider will never accept this call (key, name, credit)
 │   │   └── PromptRefused         ... because of what this one call says
@@ -44,6 +45,10 @@ class SettingsError(UsageError):
 
 
 class TaskError(UsageError):
+    pass
+
+
+class BundleError(UsageError):
     pass
 
 

@@ -15,11 +15,14 @@ from stark_worker.protocol import Build, EvalRequest, Score
 CONTENDERS = 3  # how many of the fastest are tried until one holds
 
 
-async def hold_final(evaluator: Evaluator, request: EvalRequest, node: Node) -> Final:
+async def hold_final(evaluator: Evaluator, request: EvalRequest, node_id: int) -> Final:
     """Judge a winner; ``request`` is what the search asks about a candidate, and its score decides."""
     asked = replace(request, build=Build.STOCK, rival_source=request.task_source)
-    reports = {score: await evaluator.evaluate(replace(asked, score=score)) for score in Score}
-    return Final(node.id, request.score, reports[Score.VERIFIED], reports[Score.KERNELBENCH])
+    reports = {
+        score: await evaluator.evaluate(replace(asked, score=score, labelled=score is Score.VERIFIED))
+        for score in Score
+    }
+    return Final(node_id, request.score, reports[Score.VERIFIED], reports[Score.KERNELBENCH])
 
 
 def contenders(tree: Tree) -> list[Node]:

@@ -261,7 +261,7 @@ class Run:
                 assert node.source is not None
                 self._say("note", text=f"#{node.id} is built the stock way and judged anew by both scores.")
                 request = eval_request(self.record.task, node.source, self.settings.evaluation)
-                final = await hold_final(self.evaluator, request, node)
+                final = await hold_final(self.evaluator, request, node.id)
                 self.store.confirm(self.record.id, final)
             if final.holds:
                 return

@@ -25,10 +25,10 @@ from stark_worker.confinement import confine
 from stark_worker.faults import SandboxTooWeak
 from stark_worker.folders import JOB_FILE, RESOURCES_FILE, SOURCE_FILE
 from stark_worker.levels import ALLOW_WEAK, Confinement, accept
-from stark_worker.logs import describe
+from stark_worker.logs import cut, describe
 from stark_worker.memory import Arena, Job, Spot, copy_plainly, dtype_name, host_arena, layout, pack, tensors_in, unpack
 from stark_worker.processes import hide_memory
-from stark_worker.profile import where_time_goes
+from stark_worker.profile import own_share, table, where_time_goes
 from stark_worker.protocol import Outcome, from_json
 from stark_worker.wards import threads
 from stark_worker.weights import constructed, copy_weights
@@ -64,17 +64,31 @@ def main(channel: Channel, arena_descriptor: int) -> None:
     channel.send(did="loaded", weights=weights)
     message = server.serve(model)
     if message["do"] == "profile":
-        channel.send(did="profiled", profile=server.attempt(Outcome.RUNTIME_ERROR, lambda: server.profile(model)))
+        channel.send(did="profiled", **server.attempt(Outcome.RUNTIME_ERROR, lambda: server.profile(model)))
 
 
-def lock_in(readable: Sequence[Path], gpu: bool = False, prepare: Callable[[], None] = lambda: None) -> Confinement:
-    """Confine this process to its folder before anything of a candidate's is loaded; says what was achieved.
+def lock_in(
+    readable: Sequence[Path],
+    gpu: bool = False,
+    prepare: Callable[[], None] = lambda: None,
+    writable: Sequence[Path] = (),
+    own_user: bool = True,
+) -> Confinement:
+    """Confine this process to its folder before anything of a stranger's is loaded; says what was achieved.
 
     Where that is too weak nothing is loaded. CUDA reserves addresses for all memory there is, so that a limit of these
     would stop it from starting.
     """
-    memory_bytes, folder = None if gpu else MEMORY_BYTES, Path.cwd()
-    done = confine(folder, readable=readable, memory_bytes=memory_bytes, processes=PROCESSES, gpu=gpu, prepare=prepare)
+    done = confine(
+        Path.cwd(),
+        readable=readable,
+        writable=writable,
+        memory_bytes=None if gpu else MEMORY_BYTES,
+        processes=PROCESSES,
+        gpu=gpu,
+        prepare=prepare,
+        own_user=own_user,
+    )
     accept(done, allow_weak=ALLOW_WEAK in os.environ)
     hide_memory(False)  # or it could not even look at itself
     return done
@@ -114,11 +128,19 @@ class Server:
             self.channel.send(did="copied", looks=looks, device_ms=self.clock.elapsed_ms(), changed=changed)
         return message
 
-    def profile(self, model: Callable[..., Any]) -> str:
-        """Where the time goes in a call on the first place, and what the compiler said of the kernels."""
-        times = where_time_goes(lambda: forward(model, self.arguments[0], 0), self.job.device != "cpu")
+    def profile(self, model: Callable[..., Any]) -> dict[str, Any]:
+        """Where the time goes in a call on the first place, what the compiler said of the kernels, and what the label
+        of a report is made of."""
+        source = self.source_file.read_text(encoding="utf-8")
+        rows = where_time_goes(lambda: forward(model, self.arguments[0], 0), self.job.device != "cpu", source)
         told = [place / RESOURCES_FILE for place in self._used]
-        return "\n".join([times, *(path.read_text(encoding="utf-8") for path in told if path.exists())]).strip()
+        texts = [table(rows), *(path.read_text(encoding="utf-8") for path in told if path.exists())]
+        return {
+            "profile": cut("\n".join(texts).strip()),
+            "own_share": own_share(rows),
+            "extension": bool(self._used),
+            "peak_bytes": self.clock.peak_bytes(lambda: forward(model, self.arguments[0], 0)),
+        }
 
     def next_request(self) -> dict[str, Any]:
         self.clock.await_message(self.channel)
@@ -172,6 +194,7 @@ class Server:
     def load(self) -> tuple[Any, str]:
         """The candidate's model with the reference's weights, and how these got there."""
         job = self.job
+        self.clock.before_load()
         private = self.source_file.parent / "build"
         build.install(build.from_cache_or_new(Path(job.cache), private, self._used), job.build.value)
         entry = getattr(import_file("candidate", self.source_file), job.entry, None)

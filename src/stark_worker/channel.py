@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from typing import Any
 
 LIMIT = 64 * 1024
-FILES = 8
+FILES = 16
 
 
 class ChannelClosed(Exception):

@@ -31,6 +31,12 @@ class Clock:
     def elapsed_ms(self) -> float | None:
         return None
 
+    def before_load(self) -> None: ...
+
+    def peak_bytes(self, call: Callable[[], object]) -> int | None:
+        """Memory taken at most during a call, beyond what was taken before loading; None where others can see it."""
+        return None
+
 
 class DeviceClock(Clock):
     """The device's own clock around what is called. Made before a candidate is loaded, from what torch had then."""
@@ -72,3 +78,13 @@ class DeviceClock(Clock):
 
     def elapsed_ms(self) -> float | None:
         return self._elapsed()
+
+    def before_load(self) -> None:
+        self._held_before = torch.cuda.memory_allocated()
+
+    def peak_bytes(self, call: Callable[[], object]) -> int | None:
+        """As torch's allocator knows it: what native code takes from the driver itself is not in it."""
+        torch.cuda.reset_peak_memory_stats()
+        call()
+        self._synchronize()
+        return torch.cuda.max_memory_allocated() - self._held_before

@@ -108,6 +108,16 @@ def largest_error(got: torch.Tensor, expected: torch.Tensor) -> float:
     return float(worst)
 
 
+def error_share(got: torch.Tensor, expected: torch.Tensor) -> float:
+    """The error as a share of the values, both as root mean squares over what is finite."""
+    errors = torch.zeros((), dtype=torch.float64, device=expected.device)
+    values = torch.zeros_like(errors)
+    for mine, theirs in _pairs(as_real(got), as_real(expected)):
+        errors += _error(mine, theirs).nan_to_num_(0.0, 0.0, 0.0).square_().sum()
+        values += theirs.to(_working_type(theirs)).nan_to_num(0.0, 0.0, 0.0).square_().sum()
+    return math.sqrt(float(errors / values)) if values > 0 else 0.0
+
+
 def same_finite(one: torch.Tensor, other: torch.Tensor) -> bool:
     """Whether the two are finite at the same places."""
     if all_finite(one) and all_finite(other):

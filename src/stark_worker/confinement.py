@@ -50,19 +50,21 @@ def confine(
     processes: int,
     gpu: bool,
     prepare: Callable[[], None] = lambda: None,
+    own_user: bool = True,
 ) -> Confinement:
     """Lock this process in; ``folder`` becomes its working folder and, as root, its new user's.
 
     ``readable`` is added to the system and this Python. ``memory_bytes`` counts for each process, ``processes`` for all
     it starts, threads included. ``prepare`` is called when files and network are out of reach already while the user is
     still the caller's: CUDA has to open the memory of another process then, and its threads inherit what is in force.
+    Without ``own_user`` the user stays, and gives up what root can do.
     """
     writable = [path.absolute() for path in (folder, *writable)]
     readable = [path.absolute() for path in (*_python(), *readable) if path.exists()]
     layers = _Layers()
     os.umask(0o022)
     _separate(layers, [*readable, *writable])
-    user = _own_user(layers, readable, writable)
+    user = _own_user(layers, readable, writable) if own_user else None
     # Processes are counted by user, threads included: a user of its own starts from nothing.
     processes += 0 if user is not None else sum(_threads_of(os.getuid()))
     os.chdir(writable[0])
@@ -72,6 +74,8 @@ def confine(
     layers.attempt(Control.LIMITS, lambda: _limit(memory_bytes, processes))
     _become(layers, user)
     layers.attempt(Control.CALLS, seccomp.restrict)
+    if not own_user:
+        layers.missing.append(f"{Control.USER}: not asked for")
     return layers.result()
 
 

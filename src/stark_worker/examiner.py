@@ -8,10 +8,11 @@ from typing import Any
 import torch
 
 from stark_worker.candidate import forward
-from stark_worker.compare import mismatch
+from stark_worker.compare import error_share, mismatch
+from stark_worker.labels import precision_of
 from stark_worker.memory import Job, Layout, layout, same_bits, structure, unpack
 from stark_worker.protocol import Outcome, Score
-from stark_worker.reference import Case, Reference
+from stark_worker.reference import OWN, Case, Reference
 from stark_worker.sandbox import Failure
 
 Look = dict[str, Any]
@@ -23,6 +24,7 @@ class Examiner:
     def __init__(self, job: Job, reference: Reference) -> None:
         self._job, self._reference = job, reference
         self.weights_by_seed = False  # not copied: they may differ from the reference's
+        self.precision: str | None = None  # as inferred from the error on the task's own distribution
 
     def look_at(self, look: Look) -> None:
         """Whether the outputs look right. It is a hint only: what was not copied is still NaN in the arena."""
@@ -62,6 +64,19 @@ class Examiner:
         for number, (mine, expected) in enumerate(zip(outputs, case.expected, strict=True)):
             if difference := mismatch(mine, expected, case.allowed[number]):
                 raise self._wrong(f"Output {number} differs ({case.name}):\n{difference}")
+        if case.name == OWN and self._reference.exact and self.precision is None:
+            self.precision = self._precision(case, outputs)
+
+    def _precision(self, case: Case, outputs: list[torch.Tensor]) -> str:
+        def share_of(given: list[torch.Tensor]) -> float:
+            return max(map(error_share, given, case.expected))
+
+        reference = self._reference
+        return precision_of(
+            share_of(outputs),
+            lambda: share_of(reference.run(reference.model, case.inputs, case.seed)),
+            reference.precision,
+        )
 
     def compare_inputs(self, case: Case, inputs: list[torch.Tensor]) -> None:
         """Inputs belong to the caller: only what the reference changes too may have changed."""

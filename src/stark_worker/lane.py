@@ -15,9 +15,9 @@ from collections import OrderedDict
 from pathlib import Path
 
 from stark_worker.channel import Channel, ChannelClosed
-from stark_worker.faults import FAULTS, RefereeDied, RefereeSilent
-from stark_worker.folders import REPORT_FILE, REQUEST_FILE
-from stark_worker.protocol import EvalReport, EvalRequest, from_json, to_json
+from stark_worker.faults import FAULTS, MachineryFault, RefereeDied, RefereeSilent
+from stark_worker.folders import REPORT_FILE, REQUEST_FILE, read_plainly
+from stark_worker.protocol import SHAPE_S, SHAPES, EvalReport, EvalRequest, from_json, to_json
 from stark_worker.wards import Nursery, Ward
 
 KEPT = 2  # referees, each of another task
@@ -38,10 +38,13 @@ class Lane:
     async def judge(self, request: EvalRequest) -> EvalReport:
         """One trial. A referee whose trial was cut short is not used again."""
         key = _bench(request)
-        referee = self._referees.pop(key, None) or self._new_referee()
+        known = None if request.stranger else self._referees.pop(key, None)
+        referee = known or self._new_referee()
         async with contextlib.AsyncExitStack() as unless_it_answers:
             unless_it_answers.push_async_callback(referee.close)
             report = await self._trial(referee, request)
+            if request.stranger:  # whoever loaded that is trusted with nothing else
+                return report
             unless_it_answers.pop_all()
         self._referees[key] = referee
         while len(self._referees) > KEPT:
@@ -57,10 +60,10 @@ class Lane:
         return Ward(self._trusted, "referee", folder, self.environment)
 
     async def _trial(self, referee: Ward, request: EvalRequest) -> EvalReport:
-        sides = 1 if request.rival_source is None else 2
-        deadline_s = sides * (request.limits.build_s + request.limits.run_s) + SLACK_S
+        sides, shapes = 1 if request.rival_source is None else 2, SHAPES if request.labelled else 0
+        deadline_s = sides * (request.limits.build_s + request.limits.run_s) + shapes * 2 * SHAPE_S + SLACK_S
         (referee.folder / REQUEST_FILE).write_text(to_json(request), encoding="utf-8")
-        folders = [Path(tempfile.mkdtemp(prefix="candidate-", dir=self._folder)) for _ in range(sides)]
+        folders = [Path(tempfile.mkdtemp(prefix="candidate-", dir=self._folder)) for _ in range(sides + shapes)]
         try:
             self._seat(referee, folders)
             async with asyncio.timeout(deadline_s):
@@ -75,8 +78,8 @@ class Lane:
             for folder in folders:
                 shutil.rmtree(folder, ignore_errors=True)
         if said["did"] == "failed":
-            raise FAULTS[said["fault"]](str(said["text"]))
-        return from_json(EvalReport, (referee.folder / REPORT_FILE).read_bytes())
+            raise FAULTS.get(str(said.get("fault")), MachineryFault)(str(said.get("text")))
+        return from_json(EvalReport, read_plainly(referee.folder / REPORT_FILE))
 
     def _seat(self, referee: Ward, folders: list[Path]) -> None:
         """Start the candidates' processes and hand the referee their other ends; we keep none."""

@@ -12,8 +12,10 @@ import fcntl
 import json
 import mmap
 import os
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -61,6 +63,10 @@ def dtype_name(tensor: torch.Tensor) -> str:
     return str(tensor.dtype).removeprefix("torch.")
 
 
+def nbytes(tensor: torch.Tensor) -> int:
+    return tensor.numel() * tensor.element_size()
+
+
 class Places:
     """Hands out places in an arena that is yet to be made."""
 
@@ -70,7 +76,7 @@ class Places:
     def place(self, tensor: torch.Tensor) -> Spot:
         """A place for a tensor of this kind; its memory order is kept where it has no gaps."""
         spot = Spot(self.size, dtype_name(tensor), tuple(tensor.shape), tuple(torch.empty_like(tensor).stride()))
-        self.size += -(-tensor.numel() * tensor.element_size() // PAGE) * PAGE
+        self.size += -(-nbytes(tensor) // PAGE) * PAGE
         return spot
 
     def place_all(self, tensors: Sequence[torch.Tensor]) -> tuple[Spot, ...]:
@@ -120,10 +126,22 @@ class HostMemory:
         """The last thing before a call."""
 
 
+def free_bytes(device: torch.device) -> int:
+    """How much memory of the device nobody uses."""
+    if device.type == "cuda":
+        return (
+            torch.cuda.mem_get_info(device)[0]
+            + torch.cuda.memory_reserved(device)
+            - torch.cuda.memory_allocated(device)
+        )
+    found = re.search(r"^MemAvailable:\s*(\d+) kB$", Path("/proc/meminfo").read_text(), re.MULTILINE)
+    return int(found[1]) * 1024 if found else 0
+
+
 def copy_plainly(place: torch.Tensor, tensor: torch.Tensor) -> None:
     """Copy, on the host by this thread alone: threads of the candidate's may still be spinning on the other cores."""
     if place.stride() == tensor.stride() and place.is_cpu and tensor.is_cpu:
-        ctypes.memmove(place.data_ptr(), tensor.data_ptr(), place.numel() * place.element_size())
+        ctypes.memmove(place.data_ptr(), tensor.data_ptr(), nbytes(place))
     else:
         place.copy_(tensor)
 

@@ -155,7 +155,7 @@ def _profiler(target: Target) -> str:
     device = "cpu" if target is Target.CPU else "cuda"
     try:
         x = torch.ones(256, 256, device=device)
-        seen = where_time_goes(lambda: x @ x, device == "cuda")
+        seen = where_time_goes(lambda: x @ x, device == "cuda", source="")
     except (RuntimeError, OSError) as error:
         raise Lack(f"{error}", "Agents do without profiles.") from error
     if not seen:

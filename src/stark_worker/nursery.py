@@ -83,7 +83,7 @@ def _keep(message: dict[str, Any], files: list[int]) -> None:
     for file in others:
         os.close(file)
     process = os.pidfd_open(child)
-    lifeline.send(did="started", warden=warden)
+    lifeline.send(did="started", process=child, warden=warden)
     code = _wait(child, process, lifeline)
     kill_descendants()
     lifeline.send(code=code)

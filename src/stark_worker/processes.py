@@ -110,9 +110,10 @@ def _listed_descendants(ancestor: int) -> set[int]:
 def _children(process: int) -> set[int]:
     """What its threads have started; nothing of a process that is gone."""
     found: set[int] = set()
-    with contextlib.suppress(OSError):
+    with contextlib.suppress(FileNotFoundError):
         for thread in Path(f"/proc/{process}/task").iterdir():
-            found.update(map(int, (thread / "children").read_text().split()))
+            with contextlib.suppress(OSError):
+                found.update(map(int, (thread / "children").read_text().split()))
     return found
 
 

@@ -1,7 +1,7 @@
 """A first profile: what the compiler says of each kernel, and where the time goes.
 
-It is for the agents, and nothing is judged by it: it is made in the candidate's process, so it is as true as
-that process is honest.
+It is for the agents and for labels, and nothing is judged by it: it is made in the candidate's process, so it is as
+true as that process is honest.
 """
 
 from __future__ import annotations
@@ -10,7 +10,8 @@ import json
 import re
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,7 @@ LINES = 8
 NAME = 60
 WARP, REGISTERS, WARPS = 32, 65_536, 64  # threads of a warp, and what a multiprocessor holds of registers and warps
 
+_IDENTIFIER = re.compile(r"\w+")
 _KERNEL = re.compile(r"Compiling entry function '(\w+)'")
 _SPILLS = re.compile(r"(\d+) bytes spill stores, (\d+) bytes spill loads")
 _USED = re.compile(r"Used (\d+) registers")
@@ -49,8 +51,17 @@ def _occupancy(registers: int) -> float:
     return min(REGISTERS // each, WARPS) / WARPS
 
 
-def where_time_goes(call: Callable[[], Any], gpu: bool) -> str:
-    """The kernels of a GPU, or the operators of the host, that a call spends its time in."""
+@dataclass(frozen=True)
+class Row:
+    """A kernel or an operator, how long it takes in one call, and whether the candidate brought it."""
+
+    ms: float
+    what: str
+    own: bool
+
+
+def where_time_goes(call: Callable[[], Any], gpu: bool, source: str) -> list[Row]:
+    """The kernels of a GPU, or the operators of the host, that a call spends its time in; the longest first."""
     kinds = [ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if gpu else [])]
     with torch.profiler.profile(activities=kinds) as recorded:
         began = time.perf_counter()
@@ -59,34 +70,50 @@ def where_time_goes(call: Callable[[], Any], gpu: bool) -> str:
         took_ms = (time.perf_counter() - began) * 1e3 / CALLS
         if gpu:
             torch.cuda.synchronize()
-    rows = _kernels(recorded) if gpu else _operators(recorded, took_ms)
-    total = sum(ms for ms, _ in rows) or 1.0
-    rows.sort(reverse=True)
-    return "\n".join(f"{ms:9.4f} ms {ms / total:4.0%}  {what}" for ms, what in rows[:LINES])
+    rows = _kernels(recorded, source) if gpu else _operators(recorded, took_ms)
+    return sorted(rows, key=lambda row: -row.ms)
 
 
-def _operators(recorded: torch.profiler.profile, took_ms: float) -> list[tuple[float, str]]:
+def table(rows: Sequence[Row]) -> str:
+    """The longest of them as text."""
+    total = sum(row.ms for row in rows) or 1.0
+    return "\n".join(f"{row.ms:9.4f} ms {row.ms / total:4.0%}  {row.what}" for row in rows[:LINES])
+
+
+def own_share(rows: Sequence[Row]) -> float:
+    """The share of the time in what the candidate brought."""
+    return sum(row.ms for row in rows if row.own) / (sum(row.ms for row in rows) or 1.0)
+
+
+def _operators(recorded: torch.profiler.profile, took_ms: float) -> list[Row]:
     """Time of each operator without those it calls, and what is left: a kernel of one's own is no operator."""
     events = [event for event in recorded.key_averages() if event.device_type.name == "CPU"]
     rows = [
-        (event.self_cpu_time_total / 1e3 / CALLS, f"{event.key[:NAME]} x{event.count // CALLS}") for event in events
+        Row(event.self_cpu_time_total / 1e3 / CALLS, f"{event.key[:NAME]} x{event.count // CALLS}", False)
+        for event in events
     ]
-    others_ms = max(took_ms - sum(ms for ms, _ in rows), 0.0)
-    return [*rows, (others_ms, "outside torch's operators")]
+    others_ms = max(took_ms - sum(row.ms for row in rows), 0.0)
+    return [*rows, Row(others_ms, "outside torch's operators", True)]
 
 
-def _kernels(recorded: torch.profiler.profile) -> list[tuple[float, str]]:
+def _kernels(recorded: torch.profiler.profile, source: str) -> list[Row]:
     """Time of each kernel, with its launch and what it occupied, which only the exported form has."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder, "trace.json")
         recorded.export_chrome_trace(str(path))
         events = json.loads(path.read_text(encoding="utf-8"))["traceEvents"]
-    times: dict[str, float] = {}
+    times: dict[tuple[str, bool], float] = {}
     for event in events:
         if event.get("cat") == "kernel":
-            what = f"{event['name'][:NAME]} {_launch(event.get('args', {}))}"
+            what = f"{event['name'][:NAME]} {_launch(event.get('args', {}))}", is_named_in(source, event["name"])
             times[what] = times.get(what, 0.0) + event["dur"] / 1e3 / CALLS
-    return [(ms, what) for what, ms in times.items()]
+    return [Row(ms, what, own) for (what, own), ms in times.items()]
+
+
+def is_named_in(source: str, kernel: str) -> bool:
+    """Whether a source defines a kernel, to go by the name alone that the device knows it by."""
+    name = _IDENTIFIER.findall(kernel.partition("<")[0].partition("(")[0])
+    return bool(name) and re.search(rf"\b(void|def)\s+{name[-1]}\b", source) is not None
 
 
 def _launch(facts: dict[str, Any]) -> str:

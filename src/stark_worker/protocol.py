@@ -20,6 +20,9 @@ from stark_worker.intervals import median_interval
 
 PROTOCOL_VERSION = 1
 DEGENERATE = "degenerate"  # among the checks of a task's own model: why its check accepts answers that compute nothing
+MOST_SAMPLES = 1_000  # of a timing; nobody takes as many
+SHAPES = 2  # on how many other shapes a candidate is tried for its label
+SHAPE_S = 20.0  # how long loading it there may take, and as long again for running it
 
 
 class Outcome(enum.StrEnum):
@@ -88,7 +91,8 @@ class EvalRequest:
     ``entry`` is the class to load from ``candidate_source``: ``ModelNew``, or ``Model`` for the root of a tree,
     whose candidate is the task itself. ``atol`` and ``rtol`` take the place of the score's own tolerances. A rival is
     timed beside the candidate, in turns and on the same inputs: what "faster" is said by. A candidate that takes less
-    than ``profile_below_ms`` is profiled.
+    than ``profile_below_ms`` is profiled. ``labelled`` asks for the labels that take time, and for the seeds. A task of
+    a ``stranger`` is confined as a candidate is.
     """
 
     task_source: str
@@ -106,6 +110,8 @@ class EvalRequest:
     rival_source: str | None = None
     rival_entry: str = "Model"
     profile_below_ms: float = 0.0
+    labelled: bool = False
+    stranger: bool = False
 
     def __post_init__(self) -> None:
         for name in ("atol", "rtol"):
@@ -123,6 +129,8 @@ class Timing:
     def __post_init__(self) -> None:
         if not self.samples_ms or not all(0.0 < sample < math.inf for sample in self.samples_ms):
             raise ProtocolError("a timing needs samples, and each of them takes some time")
+        if len(self.samples_ms) > MOST_SAMPLES:
+            raise ProtocolError(f"a timing has at most {MOST_SAMPLES} samples")
 
     @property
     def median_ms(self) -> float:
@@ -149,6 +157,31 @@ class DeviceFacts:
     toolchain: dict[str, str] = field(default_factory=dict)
 
 
+class Kernels(enum.StrEnum):
+    """Whose kernels a candidate spends its time in."""
+
+    CUSTOM = "custom"
+    LIBRARY = "library only"
+    UNKNOWN = "unknown"
+
+
+@dataclass(frozen=True)
+class Labels:
+    """What kind of kernel a correct candidate is. None of it is an offence, and None is what nobody found out.
+
+    ``precision`` is inferred from the error against a double-precision reference. ``own_share`` is the share of the
+    time that is spent in kernels the candidate brought; that and ``kernels`` are as true as its process is honest.
+    ``extra_memory_mb`` is the peak beyond inputs, weights and outputs. ``other_shapes`` holds what came of each.
+    """
+
+    first_call_ms: float
+    precision: str | None = None
+    extra_memory_mb: float | None = None
+    kernels: Kernels | None = None
+    own_share: float | None = None
+    other_shapes: dict[str, str] = field(default_factory=dict)
+
+
 @dataclass(frozen=True)
 class EvalReport:
     """What the evaluator found out about one candidate.
@@ -156,7 +189,8 @@ class EvalReport:
     ``rule`` names the broken rule when the outcome is ``rejected``. ``log`` is the compiler's or the run's output, or
     where the result differs, cut to what a person or a model needs. ``timing`` is there exactly when the outcome is ok.
     ``rival`` holds the times of the request's rival, sample by sample taken beside the candidate's. ``built`` is false
-    when the candidate did not get as far as being loaded.
+    when the candidate did not get as far as being loaded. ``seeds`` are those of the weights and of the checked inputs,
+    told afterwards and never to a candidate.
     """
 
     outcome: Outcome
@@ -170,10 +204,14 @@ class EvalReport:
     version: int = PROTOCOL_VERSION
     rival: Timing | None = None
     built: bool = True
+    labels: Labels | None = None
+    seeds: dict[str, int] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         if (self.outcome is Outcome.OK) != (self.timing is not None):
             raise ProtocolError(f"a report with outcome {self.outcome} and timing {self.timing} contradicts itself")
+        if self.timing and self.rival and len(self.timing.samples_ms) != len(self.rival.samples_ms):
+            raise ProtocolError("the samples of a candidate and of its rival come in pairs")
 
     @property
     def sandbox(self) -> str:
@@ -222,7 +260,10 @@ def _read(kind: Any, data: Any, where: str) -> Any:
         except ValueError as error:
             raise ProtocolError(f"{where}: {error}") from error
     if kind is float and isinstance(data, int) and not isinstance(data, bool):
-        return float(data)
+        try:
+            return float(data)
+        except OverflowError as error:
+            raise ProtocolError(f"{where}: {error}") from error
     return _expect(kind, data, where)
 
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -17,14 +16,17 @@ import torch
 
 from stark_worker import cuda
 from stark_worker.admission import admit
+from stark_worker.candidate import lock_in
 from stark_worker.channel import Channel, ChannelClosed
 from stark_worker.compare import Rules
 from stark_worker.device import device_facts
 from stark_worker.faults import MachineryFault, TaskFault
 from stark_worker.folders import REPORT_FILE, REQUEST_FILE
+from stark_worker.logs import cut
 from stark_worker.protocol import DEGENERATE, EvalReport, EvalRequest, Outcome, Target, from_json, to_json
 from stark_worker.reference import Reference
 from stark_worker.sandbox import Candidate, Failure
+from stark_worker.shapes import try_other_shapes
 from stark_worker.trial import Trial, measure, no_fault_of_the_candidate
 from stark_worker.wards import threads
 
@@ -45,12 +47,14 @@ class Referee:
 
     def __init__(self) -> None:
         self._reference: Reference | None = None
+        self._isolation: str | None = None  # of this process, where the task is a stranger's
 
     def answer(self, message: dict[str, Any], files: list[int]) -> dict[str, Any]:
         """Judge the candidates whose ends are in these files; the report is left in our folder."""
-        candidates = [Candidate(files[4 * n : 4 * n + 4], Path(folder)) for n, folder in enumerate(message["folders"])]
+        request = from_json(EvalRequest, Path(REQUEST_FILE).read_bytes())
+        folders = [Path(folder) for folder in message["folders"]]
+        candidates = [Candidate(files[4 * n : 4 * n + 4], folder) for n, folder in enumerate(folders)]
         try:
-            request = from_json(EvalRequest, Path(REQUEST_FILE).read_bytes())
             report = self._judge(request, candidates, message["cache"])
         except (TaskFault, MachineryFault) as error:
             return {"did": "failed", "fault": error.kind, "text": str(error)}
@@ -59,9 +63,20 @@ class Referee:
         Path(REPORT_FILE).write_text(to_json(report), encoding="utf-8")
         return {"did": "judged"}
 
-    def _judge(self, request: EvalRequest, candidates: list[Candidate], cache: str) -> EvalReport:
+    def _confine(self, request: EvalRequest, candidates: list[Candidate]) -> None:
+        """Lock ourselves in before a stranger's task is loaded; what is left are our folder and the candidates'.
+
+        CUDA shares memory between processes of one user alone, so on a GPU the user stays.
+        """
+        gpu = request.target is not Target.CPU
+        folders = [candidate.folder for candidate in candidates]
+        self._isolation = str(lock_in([], gpu, writable=folders, own_user=not gpu))
+
+    def _judge(self, request: EvalRequest, folders: list[Path], candidates: list[Candidate], cache: str) -> EvalReport:
         began = time.monotonic()
         try:
+            if request.stranger:
+                self._confine(request, candidates)
             self._reference = self._reference or set_up(request)
             report = judge(request, candidates, self._reference, cache)
         finally:
@@ -69,6 +84,8 @@ class Referee:
                 candidate.close()
         if request.target is not Target.CPU:  # now that all that the candidate started is gone
             cuda.check_health()
+        if self._isolation is not None:
+            report = replace(report, checks=report.checks | {"isolation of the reference": self._isolation})
         return replace(report, device=device_facts(request.target), duration_s=time.monotonic() - began)
 
 
@@ -89,16 +106,22 @@ def set_up(request: EvalRequest) -> Reference:
     return Reference(request.task_source, request.precision, Path.cwd(), device, request.score, Rules.of(request))
 
 
-def judge(request: EvalRequest, candidates: Sequence[Candidate], reference: Reference, cache: str) -> EvalReport:
-    """Check and time a candidate, and beside it a rival where the request names one."""
+def judge(request: EvalRequest, candidates: list[Candidate], reference: Reference, cache: str) -> EvalReport:
+    """Check and time a candidate, and beside it a rival where the request names one.
+
+    Whoever is judged is taken off the list of candidates; the rest are for other shapes.
+    """
     reference.renew()
     with contextlib.ExitStack() as stack:
-        sides = [request] if request.rival_source is None else [request, rival_of(request)]
-        trials = [
-            stack.enter_context(Trial(side, candidate, reference, cache))
-            for side, candidate in zip(sides, candidates, strict=True)
-        ]
+        trials = []
+        for side in [request] if request.rival_source is None else [request, rival_of(request)]:
+            candidate = candidates.pop(0)
+            stack.callback(candidate.close)
+            trials.append(stack.enter_context(Trial(side, candidate, reference, cache)))
         report = _verdict(request, trials, reference)
+    if request.labelled and report.labels is not None:
+        shapes = try_other_shapes(request, candidates, reference, cache)
+        report = replace(report, labels=replace(report.labels, other_shapes=shapes))
     reference.rest()
     return report
 
@@ -122,8 +145,17 @@ def _verdict(request: EvalRequest, trials: list[Trial], reference: Reference) ->
             rival_timing = rivals[0].timing(samples[1]) if rivals else None
         if request.entry == "Model" and (reasons := admit(reference)):
             trial.checks[DEGENERATE] = " ".join(reasons)
-        profile = trial.profile() if timing.median_ms < request.profile_below_ms else None
-        return EvalReport(Outcome.OK, timing, checks=trial.checks, profile=profile, rival=rival_timing)
+        leading = timing.median_ms < request.profile_below_ms
+        told = trial.profile() if leading or request.labelled else None
+        return EvalReport(
+            Outcome.OK,
+            timing,
+            checks=trial.checks,
+            profile=cut(str(told.get("profile"))) if told and leading else None,
+            rival=rival_timing,
+            labels=trial.labels(told),
+            seeds=trial.seeds if request.labelled else {},
+        )
     except Failure as failure:
         return EvalReport(failure.outcome, None, failure.log, failure.rule, trial.checks, built=trial.loaded)
     except torch.cuda.OutOfMemoryError:  # there was enough for the reference, before the candidate was loaded

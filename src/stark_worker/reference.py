@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import copy
 import random
-import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -32,7 +31,7 @@ from stark_worker.compare import (
 )
 from stark_worker.draws import KERNELBENCH_SEED, OTHERS, Change, changes, kernelbench_seeds, secret_seed
 from stark_worker.faults import TaskFault
-from stark_worker.memory import Layout, layout, pack, structure, tensors_in, unpack
+from stark_worker.memory import Layout, free_bytes, layout, pack, structure, tensors_in, unpack
 from stark_worker.protocol import Precision, Score
 from stark_worker.weights import constructed
 
@@ -41,6 +40,7 @@ OWN = "the task's own distribution"
 OTHERS_TIMED = 0.25  # the share of samples on another distribution than the task's own
 DOUBLES = 3  # inputs, outputs and what lies between them, each at most this many times in double precision
 
+Resize = Callable[[list[torch.Tensor]], list[torch.Tensor]]
 Result = TypeVar("Result")
 
 
@@ -69,6 +69,7 @@ class Reference:
     ) -> None:
         self.precision, self.score, self.rules = precision, score, rules
         self.device, self.dtype = torch.device(device), DTYPES[precision]
+        self._resize: Resize = lambda tensors: tensors
         self._public = score is Score.KERNELBENCH
         self.construct_seed = KERNELBENCH_SEED if self._public else secret_seed()
         self.nontrivial = not self._public  # what both sides tell ``constructed``
@@ -101,6 +102,15 @@ class Reference:
         """Draw what one candidate alone is to see, unless that was just done."""
         if not self.first.expected:
             self.first = self._own(seed=kernelbench_seeds()[0] if self._public else None)
+
+    def resized(self, resize: Resize) -> Reference:
+        """The same model on inputs of other sizes; a ``TaskFault`` where it does not take them."""
+        other = copy.copy(self)
+        other._resize, other.outputs, other.layouts = resize, [], []
+        other.first = other._own()
+        if not all(map(all_finite, other.first.expected)):
+            raise TaskFault("forward() is not finite on inputs of another size.")
+        return other
 
     def rest(self) -> None:
         """Let go of what only one candidate needed."""
@@ -215,7 +225,7 @@ class Reference:
         if packed != (self.arguments or packed):
             raise TaskFault("get_inputs() returns other arguments from call to call; they have to stay the same.")
         self.arguments = packed
-        return [self._changed(tensor.detach().to(self.device), change) for tensor in tensors]
+        return [self._changed(tensor.detach().to(self.device), change) for tensor in self._resize(tensors)]
 
     def _changed(self, tensor: torch.Tensor, change: Change | None) -> torch.Tensor:
         if not tensor.is_floating_point():
@@ -270,18 +280,6 @@ class Reference:
             return _of_task("Model", lambda: copy.deepcopy(self.model).double())
         except TaskFault:
             return None
-
-
-def free_bytes(device: torch.device) -> int:
-    """How much memory of the device nobody uses."""
-    if device.type == "cuda":
-        return (
-            torch.cuda.mem_get_info(device)[0]
-            + torch.cuda.memory_reserved(device)
-            - torch.cuda.memory_allocated(device)
-        )
-    found = re.search(r"^MemAvailable:\s*(\d+) kB$", Path("/proc/meminfo").read_text(), re.MULTILINE)
-    return int(found[1]) * 1024 if found else 0
 
 
 def _doubled(tensor: torch.Tensor) -> torch.Tensor:

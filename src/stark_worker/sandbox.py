@@ -10,6 +10,7 @@ from typing import Any
 
 from stark_worker.channel import Channel, ChannelClosed, MessageMalformed
 from stark_worker.faults import MachineryFault
+from stark_worker.footprint import Footprint
 from stark_worker.logs import cut
 from stark_worker.processes import signal_all, stop_descendants
 from stark_worker.protocol import Outcome
@@ -49,12 +50,20 @@ class Candidate:
     def await_start(self) -> None:
         """Wait until there is a process; nothing it could be blamed for has happened yet."""
         try:
-            self._warden = int(self._lifeline.receive()["warden"])
+            started = self._lifeline.receive()
         except ChannelClosed as error:
             raise MachineryFault("The candidate's process could not be started.") from error
+        self._process, self._warden = int(started["process"]), int(started["warden"])
+
+    def footprint(self) -> Footprint:
+        """What it takes of memory from here on."""
+        return Footprint(self._process)
 
     def pause(self) -> None:
-        """Stop it and all it started until it is told something: nobody looks at what is just being written."""
+        """Stop it and all it started until it is told something: nobody looks at what is just being written.
+
+        A referee that is confined itself sees and signals nobody: its candidates are not stopped between calls.
+        """
         self._stopped = stop_descendants(self._warden)
 
     def tell(self, **message: Any) -> None:

@@ -12,6 +12,7 @@ import statistics
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
+from typing import Any
 
 import torch
 
@@ -19,9 +20,9 @@ from stark_worker import cuda
 from stark_worker.examiner import Examiner, Look
 from stark_worker.faults import MachineryFault, SandboxTooWeak, TaskFault
 from stark_worker.job import write_job
-from stark_worker.logs import cut
-from stark_worker.memory import HostMemory, copy_plainly, spoil
-from stark_worker.protocol import EvalRequest, Outcome, Timing
+from stark_worker.labels import kernels_of, number
+from stark_worker.memory import HostMemory, copy_plainly, nbytes, spoil
+from stark_worker.protocol import EvalRequest, Labels, Outcome, Timing
 from stark_worker.reference import Case, Reference
 from stark_worker.sandbox import START_S, Candidate, Failure
 from stark_worker.timing import Overhead, Sample, device_times
@@ -33,7 +34,10 @@ SAMPLING_S, SAMPLING_MOST_S = 2.0, 10.0
 CALIBRATIONS = 20
 AHEAD_BYTES = 2**28  # up to this size of the arena, cases are made while the candidate builds
 PROFILE_S = 30.0
+MOST_BYTES = 2**50  # that a candidate's process could mean seriously
 WEIGHTS = {"name": "copied by name", "shape": "copied by shape", "seed": "by seed and order"}
+
+Told = dict[str, Any]  # by the candidate's process
 
 
 @contextlib.contextmanager
@@ -76,6 +80,7 @@ class Trial:
 
     def __init__(self, request: EvalRequest, candidate: Candidate, reference: Reference, cache: str) -> None:
         self.checks: dict[str, str] = {}
+        self.seeds = {"weights": reference.construct_seed}
         self.on_host, self.loaded = reference.device.type == "cpu", False
         self.burst = 1  # how many calls make a sample at most
         self._request, self._candidate, self._reference = request, candidate, reference
@@ -100,28 +105,50 @@ class Trial:
         self._inputs, self._outputs = [], []
         self._memory.close()
 
+    def check(self) -> None:
+        """Have the candidate loaded and its results compared, without timing it."""
+        self._overhead = self._calibrate()
+        footprint = self._candidate.footprint() if self.on_host else None
+        samples: list[Sample] = []
+        for case in self._build():
+            samples.append(self.call_checked([case], again=len(samples) % 2 == 1))
+            self.seeds[f"{len(samples)} {case.name}"] = case.seed
+        self._first_call_ms = samples[0].forward_ms
+        self._more_bytes = footprint.more_bytes() if footprint else None
+        exact = "double precision" if self._reference.exact else "the task's own precision"
+        self.checks["correctness"] = f"{len(samples)} input sets against a reference in {exact}"
+
     def prepare(self) -> None:
         """Everything before the timed calls; a candidate that fails raises ``Failure``."""
-        self._overhead = self._calibrate()
-        cases = self._build()
-        checked = [self.call_checked([case], again=number % 2 == 1) for number, case in enumerate(cases)]
-        self.checks["first_call_ms"] = f"{checked[0].forward_ms:.3f}"
-        exact = "double precision" if self._reference.exact else "the task's own precision"
-        self.checks["correctness"] = f"{len(checked)} input sets against a reference in {exact}"
+        self.check()
         wanted = self._overhead.burst_length(self._warm_up(), len(self._inputs))
         self.burst = wanted if wanted > 1 and self._can_burst(wanted) else 1
         if self.burst > 1 and not self.on_host:
             self._overhead = self._overhead.with_candidate([self._empty([]) for _ in range(CALIBRATIONS)])
 
+    def labels(self, told: Told | None) -> Labels:
+        """What kind of kernel it is, with what its own process told when it was profiled."""
+        own_bytes = number((told or {}).get("peak_bytes"), MOST_BYTES) if self._more_bytes is None else self._more_bytes
+        given = sum(map(nbytes, (*self._reference.model.state_dict().values(), *self._reference.outputs)))
+        source, gpu = self._request.candidate_source, not self.on_host
+        kernels, share = (None, None) if told is None else kernels_of(told, source, gpu)
+        return Labels(
+            first_call_ms=round(self._first_call_ms, 3),
+            precision=self._examiner.precision,
+            extra_memory_mb=None if own_bytes is None else round(max(own_bytes - given, 0) / 2**20, 1),
+            kernels=kernels,
+            own_share=share,
+        )
+
     def next_burst(self) -> int:
         """How many calls the next sample is to be made of: nobody can foresee which is the last."""
         return random.SystemRandom().randint(-(-3 * self.burst // 4), self.burst)
 
-    def profile(self) -> str | None:
+    def profile(self) -> Told | None:
         """Where its time goes, as its own process says; the last thing it is asked. None when it cannot say."""
         try:
             self._candidate.tell(do="profile")
-            return cut(str(self._candidate.expect("profiled", PROFILE_S).get("profile")))
+            return self._candidate.expect("profiled", PROFILE_S)
         except Failure:
             return None
 

@@ -18,7 +18,7 @@ from typing import Any, Self
 
 from stark_worker.channel import Channel, ChannelClosed, MessageMalformed
 from stark_worker.faults import MachineryFault
-from stark_worker.folders import OUTPUT_FILE
+from stark_worker.folders import OUTPUT_FILE, read_plainly
 from stark_worker.processes import END_S
 
 PACKAGES = str(Path(__file__).resolve().parent.parent)  # a folder, or the file that `stark pack-worker` made
@@ -122,9 +122,8 @@ def let_go(lifeline: Channel) -> None:
 
 def last_line(folder: Path) -> str:
     """The last line printed by whom this folder belongs to: of an error, what it was."""
-    with contextlib.suppress(FileNotFoundError), open(folder / OUTPUT_FILE, "rb") as output:
-        output.seek(max(os.path.getsize(output.name) - LAST_BYTES, 0))
-        lines = output.read().decode(errors="replace").strip().splitlines()
+    with contextlib.suppress(MachineryFault):
+        lines = read_plainly(folder / OUTPUT_FILE, LAST_BYTES).decode(errors="replace").strip().splitlines()
         return lines[-1] if lines else ""
     return ""
 

@@ -13,6 +13,8 @@ from stark_worker.protocol import (
     EvalReport,
     EvalRequest,
     KernelBenchVersion,
+    Kernels,
+    Labels,
     Limits,
     Outcome,
     Precision,
@@ -38,11 +40,25 @@ requests = st.builds(
     kernelbench_version=st.sampled_from(KernelBenchVersion),
     atol=st.none() | st.floats(0.0, 1e6),
     rtol=st.none() | st.floats(0.0, 1.0),
+    labelled=st.booleans(),
 )
 devices = st.builds(DeviceFacts, texts, texts, memory_gb=st.none() | seconds, toolchain=st.dictionaries(texts, texts))
 timings = st.builds(Timing, st.lists(seconds, min_size=1, max_size=5).map(tuple))
+labels = st.builds(
+    Labels,
+    seconds,
+    precision=st.none() | texts,
+    kernels=st.none() | st.sampled_from(Kernels),
+    other_shapes=st.dictionaries(texts, texts),
+)
 good = st.builds(
-    EvalReport, st.just(Outcome.OK), timings, checks=st.dictionaries(texts, texts), device=st.none() | devices
+    EvalReport,
+    st.just(Outcome.OK),
+    timings,
+    checks=st.dictionaries(texts, texts),
+    device=st.none() | devices,
+    labels=st.none() | labels,
+    seeds=st.dictionaries(texts, st.integers(0, 2**32)),
 )
 bad = st.builds(EvalReport, st.sampled_from([o for o in Outcome if o is not Outcome.OK]), log=texts, rule=texts)
 

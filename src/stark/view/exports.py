@@ -7,29 +7,66 @@ import shutil
 import tempfile
 import zipapp
 from collections.abc import Iterator, Sequence
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import stark_worker
+from stark.bundle import Bundle, Claim, Origin, digest, pack
 from stark.errors import UsageError
 from stark.finals import winner
 from stark.interfaces import Call, Final, RunRecord
+from stark.settings import EvaluationSettings
+from stark.task import Task
 from stark.tree import ROOT_ID, Node, Role, Tree
+from stark.view import labels
 
 
 def write_best(path: Path, record: RunRecord, nodes: Sequence[Node], final: Final | None) -> None:
     """The best candidate as a file of its own, under a comment that says where it comes from."""
-    tree = Tree()
-    for node in nodes:
-        tree.add(node)
+    tree = _tree(nodes)
     best = winner(tree, final)
     if best is None or best.source is None:
         raise UsageError("The run has no correct kernel to export.", "Give it more attempts with stark resume.")
-    header = (
-        f"# {record.task.name}: node {best.id} of run {record.id}\n"
-        f"# {_times(tree, best, final)}, on {record.device.name}, in a {best.report.sandbox or 'unknown'} sandbox\n"
-    )
-    write_text(path, header + best.source)
+    lines = [
+        f"{record.task.name}: node {best.id} of run {record.id}",
+        f"{_times(tree, best, final)}, on {record.device.name}, in a {best.report.sandbox or 'unknown'} sandbox",
+    ]
+    if final and final.verified.labels:
+        lines.append(labels.sentence(final.verified.labels))
+    write_text(path, "".join(f"# {line}\n" for line in lines) + best.source)
+
+
+def bundle_of(record: RunRecord, nodes: Sequence[Node], final: Final | None, rules: EvaluationSettings) -> Bundle:
+    """The evidence for a run's winner."""
+    best = winner(_tree(nodes), final)
+    if final is None or best is None or best.source is None:
+        raise UsageError(
+            "The run has no winner that was judged anew, so there is no evidence.",
+            "Finish it with stark resume, with evaluation.final on; or use stark judge --bundle.",
+        )
+    claim = Claim.of(record.task.name, record.created_at, (record.device, record.versions), final, rules)
+    return Bundle(claim, record.task.source, best.source, final)
+
+
+def bundle_of_kernel(task: Task, source: str, final: Final, rules: EvaluationSettings, origin: Origin) -> Bundle:
+    """The evidence for a kernel that no run made."""
+    now = datetime.now(UTC).isoformat(timespec="seconds")
+    return Bundle(Claim.of(task.name, now, origin, final, rules), task.source, source, final)
+
+
+def write_bundle(path: Path, bundle: Bundle) -> str:
+    """The bundle as a file; returns the SHA-256 of its manifest."""
+    data = pack(bundle)
+    _write(path, data)
+    return digest(data)
+
+
+def _tree(nodes: Sequence[Node]) -> Tree:
+    tree = Tree()
+    for node in nodes:
+        tree.add(node)
+    return tree
 
 
 def _times(tree: Tree, best: Node, final: Final | None) -> str:
@@ -71,11 +108,15 @@ sys.exit(main(sys.argv[1:]))
 
 def write_text(path: Path, text: str) -> None:
     """Write a file whole or not at all."""
+    _write(path, text.encode())
+
+
+def _write(path: Path, content: bytes) -> None:
     if path.is_dir() or not path.name:
         raise UsageError(f"{path} is a folder.", "Name a file.")
     draft = path.with_name(f".{path.name}.draft")
     try:
-        draft.write_text(text, encoding="utf-8")
+        draft.write_bytes(content)
         draft.replace(path)
     except OSError as error:
         draft.unlink(missing_ok=True)

@@ -20,6 +20,7 @@ from stark.finals import winner
 from stark.interfaces import Call, Event, Final, RunRecord
 from stark.models import describe
 from stark.tree import ROOT_ID, Node, Role, Tree
+from stark.view import labels
 from stark.view.tables import Table as Figures
 from stark_worker.protocol import EvalReport, Outcome, Score, to_json
 
@@ -81,7 +82,7 @@ def show_result(result: Result, folder: Path, compiled: EvalReport | None, expor
     spent = f"{result.spent.tokens:,} tokens, ${result.spent.usd:.2f}"
     console.print(Text(f"{result.attempts} attempts, {spent}. Ended by: {result.reason}."))
     if result.final is not None:
-        _show_final(result.final)
+        show_final(result.final, _name(result.final.node_id))
     if result.best is None:
         console.print(Text("No correct kernel was found.", "yellow"))
     elif (plan := result.best.plan) is not None:
@@ -121,7 +122,7 @@ def _ours(result: Result) -> str:
     return f"ours ({_name(result.best.id)})" if result.best else "ours"
 
 
-def _show_final(final: Final) -> None:
+def show_final(final: Final, name: str) -> None:
     """What came out when the winner was built the stock way."""
     for score in Score:
         one = replace(final, score=score)
@@ -130,7 +131,9 @@ def _show_final(final: Final) -> None:
         else:
             low, high = one.speedup_interval
             verdict = f"correct, {low:.2f}x to {high:.2f}x as fast as the reference (99 % confidence)"
-        console.print(Text(f"{_name(final.node_id)} built the stock way, score {score}: {verdict}."))
+        console.print(Text(f"{name} built the stock way, score {score}: {verdict}."))
+    if final.verified.labels is not None:
+        console.print(Text(labels.sentence(final.verified.labels), "dim"))
 
 
 class Baselines:
@@ -155,14 +158,15 @@ def show_verdict(report: EvalReport, reference: EvalReport, as_json: bool) -> No
     node = Node(1, ROOT_ID, Role.GIVEN, None, report)
     root_ms = reference.timing.median_ms if reference.timing else None
     console.print(_verdict(node, root_ms))
-    _show_checks(report)
+    _show_facts(report)
     if report.log:
-        console.print(_title("Log"), Text(report.log))
+        console.print(_title("Log"), Text(plainly(report.log)))
 
 
-def _show_checks(report: EvalReport) -> None:
-    for name, text in report.checks.items():
-        console.print(Text.assemble((f"{name:>14}  ", "dim"), text))
+def _show_facts(report: EvalReport) -> None:
+    """Labels and checks, the level of isolation among them."""
+    for name, text in labels.facts(report):
+        console.print(Text.assemble((f"{name:>16}  ", "dim"), text))
 
 
 def show_tree(record: RunRecord, nodes: Sequence[Node], final: Final | None = None) -> None:
@@ -180,7 +184,7 @@ def show_tree(record: RunRecord, nodes: Sequence[Node], final: Final | None = No
     console.print(Text.assemble((record.task.name, "bold"), f"  {', '.join(facts)}"))
     _draw(tree, winner(tree, final))
     if final is not None:
-        _show_final(final)
+        show_final(final, _name(final.node_id))
 
 
 def _draw(tree: Tree, best: Node | None) -> None:
@@ -208,11 +212,11 @@ def show_node(node: Node, parent: Node | None, calls: Sequence[Call]) -> None:
     """One node: what was asked, what came back, what it changed, how it did."""
     console.print(_title(f"Node {node.id} by {node.role}" + (f", child of {parent.id}" if parent else "")))
     console.print(_verdict(node, None))
-    _show_checks(node.report)
     for note in node.notes:
         console.print(Text(f"note: {note}", "yellow"))
     if node.same_as is not None:
         console.print(Text(f"Same source as node {node.same_as}; its report was taken over."))
+    _show_facts(node.report)
     for call in calls:
         _show_call(call)
     if node.plan is not None:
@@ -227,7 +231,7 @@ def show_node(node: Node, parent: Node | None, calls: Sequence[Call]) -> None:
         if node.outside_share is not None:
             console.print(Text(f"{node.outside_share:.0%} of the change lies outside the anchors."))
     if node.report.log:
-        console.print(_title("Log"), Text(node.report.log))
+        console.print(_title("Log"), Text(plainly(node.report.log)))
 
 
 def show_settings(rows: Sequence[tuple[str, object, str]]) -> None:
@@ -275,9 +279,20 @@ def show_tables(facts: Sequence[str], tables: Sequence[Figures]) -> None:
 
 def show_error(error: StarkError) -> None:
     """One sentence on what happened, one on what to do."""
-    errors.print(Text.assemble(("error: ", "bold red"), error.message))
+    errors.print(Text.assemble(("error: ", "bold red"), plainly(error.message)))
     if error.next_step:
         errors.print(Text(error.next_step))
+
+
+def plainly(text: str) -> str:
+    """A stranger's text without anything that a terminal would obey."""
+    return "".join(letter if letter.isprintable() or letter == "\n" else " " for letter in text)
+
+
+def show_bundle(file: Path, digest: str) -> None:
+    """Where the evidence is, what names it and who can check it."""
+    console.print(Text(f"The evidence is in {file}; the SHA-256 of its manifest is {digest}"))
+    console.print(Text(f"Anybody can check it: stark verify {file}"))
 
 
 def say(text: str) -> None:

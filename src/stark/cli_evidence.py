@@ -1,0 +1,52 @@
+"""The command that checks other people's claims."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from stark.cli_options import Assignments, EvaluatorName, SettingsFile, given
+
+NOT_CONFIRMED, UNRESOLVED = 3, 4
+
+
+def verify(
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="A bundle, as stark export --bundle writes it.")],
+    task: Annotated[
+        Path | None, typer.Option("--task", metavar="MY_TASK.py", help="Judge against this task, not the bundle's.")
+    ] = None,
+    evaluator: EvaluatorName = None,
+    config: SettingsFile = None,
+    sets: Assignments = None,
+) -> None:
+    """Check that a bundle is what it was, and judge its kernel anew on this machine.
+
+    Exit code 0: the claim holds here, 3: it does not, 4: that cannot be told.
+    """
+    from stark.api import judge_finally
+    from stark.bundle import digest, read, unpack
+    from stark.config import load_settings
+    from stark.task import Task, load_task
+    from stark.verification import Verdict, Verification
+    from stark.view import verifying
+
+    data = read(file)
+    bundle = unpack(data)
+    own = load_task(task) if task else None
+    evaluation = load_settings(config, sets or [], given({"evaluation": {"evaluator": evaluator}})).evaluation
+    settings = evaluation.model_copy(update=bundle.claim.rules())
+    verifying.show_whole(digest(data), bundle.claim.facts())
+    judged = own or Task(bundle.claim.task_name, bundle.task_source)
+    device, final = asyncio.run(judge_finally(judged, bundle.kernel_source, settings, stranger=own is None))
+    verification = Verification(bundle, final, device)
+    notes = [verifying.STRANGER] if own is None else []
+    notes += [verifying.OTHER_TASK] if own and own.source != bundle.task_source else []
+    verifying.show_verification(verification, notes)
+    if verification.verdict is not Verdict.HOLDS:
+        raise typer.Exit(UNRESOLVED if verification.verdict is Verdict.UNRESOLVED else NOT_CONFIRMED)
+
+
+COMMANDS = (verify,)

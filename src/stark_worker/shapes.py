@@ -1,0 +1,98 @@
+"""Whether a candidate is right on inputs of other sizes than the task's: a label, and never a reason to refuse it.
+
+Where the reference itself takes them, one dimension of the inputs is made larger by one or about half as large and
+odd: batches that do not divide evenly are what kernels for one shape get wrong.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+
+import torch
+
+from stark_worker.faults import MachineryFault, TaskFault
+from stark_worker.protocol import SHAPE_S, EvalRequest, Limits
+from stark_worker.reference import Reference
+from stark_worker.sandbox import Candidate, Failure
+from stark_worker.trial import Trial
+
+RIGHT, NOT_TRIED = "right", "not tried"
+
+
+@dataclass(frozen=True)
+class Resized:
+    """Another size of one dimension, in the first tensor alone or in all that have the same size there."""
+
+    dimension: int
+    size: int
+    alone: bool
+
+    def __call__(self, tensors: list[torch.Tensor]) -> list[torch.Tensor]:
+        first = _first(tensors)
+        own = tensors[first].shape[self.dimension]
+        return [
+            self._cut(tensor) if number == first or (not self.alone and self._has(tensor, own)) else tensor
+            for number, tensor in enumerate(tensors)
+        ]
+
+    def _has(self, tensor: torch.Tensor, size: int) -> bool:
+        return tensor.ndim > max(self.dimension, 0) and tensor.shape[self.dimension] == size
+
+    def _cut(self, tensor: torch.Tensor) -> torch.Tensor:
+        """Some of the tensor's own values, so that what is an index stays one; the first again where there are none."""
+        size = tensor.shape[self.dimension]
+        return tensor.index_select(self.dimension, torch.arange(self.size, device=tensor.device) % size)
+
+
+def try_other_shapes(
+    request: EvalRequest, candidates: Sequence[Candidate], reference: Reference, cache: str
+) -> dict[str, str]:
+    """What comes of a candidate on other shapes; each is tried by a fresh process of it."""
+    limits = Limits(min(request.limits.build_s, SHAPE_S), min(request.limits.run_s, SHAPE_S))
+    found = {}
+    for candidate, other in zip(candidates, _accepted(reference), strict=False):
+        shape = ", ".join("x".join(map(str, tensor.shape)) for tensor in other.first.inputs)
+        found[shape] = _tried(replace(request, limits=limits), candidate, other, cache)
+    return found
+
+
+def _tried(request: EvalRequest, candidate: Candidate, reference: Reference, cache: str) -> str:
+    try:
+        with Trial(request, candidate, reference, cache) as trial:
+            trial.check()
+    except Failure as failure:
+        return failure.outcome.value.replace("_", " ")
+    except (MachineryFault, TaskFault, torch.cuda.OutOfMemoryError):  # nothing can be said then
+        return NOT_TRIED
+    return RIGHT
+
+
+def _accepted(reference: Reference) -> Iterator[Reference]:
+    """The reference on other shapes, as far as it takes them."""
+    seen: list[list[torch.Size]] = []
+    for resized in _sizes(reference.first.inputs):
+        shapes = [tensor.shape for tensor in resized(reference.first.inputs)]
+        if shapes not in seen:
+            seen.append(shapes)
+            try:
+                other = reference.resized(resized)
+            except (TaskFault, torch.cuda.OutOfMemoryError):
+                continue
+            yield other
+
+
+def _sizes(inputs: list[torch.Tensor]) -> Iterator[Resized]:
+    if all(tensor.ndim == 0 or tensor.numel() == 0 for tensor in inputs):
+        return
+    shape = inputs[_first(inputs)].shape
+    for dimension, grown in ((0, True), (-1, False), (0, False), (-1, True)):
+        size = shape[dimension] + 1 if grown else shape[dimension] // 2 | 1
+        if size != shape[dimension]:
+            yield Resized(dimension, size, alone=False)
+            yield Resized(dimension, size, alone=True)
+
+
+def _first(tensors: list[torch.Tensor]) -> int:
+    """The first that has a size to change."""
+    return next(number for number, tensor in enumerate(tensors) if tensor.ndim and tensor.numel())

@@ -1,0 +1,126 @@
+"""How labels are inferred: precision from real rounding, kernels by name, other shapes from the inputs there are."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from stark_worker.compare import error_share
+from stark_worker.labels import kernels_of, number, precision_of
+from stark_worker.profile import Row, is_named_in, own_share
+from stark_worker.protocol import Kernels, Precision
+from stark_worker.reference import Reference
+from stark_worker.shapes import Resized, _accepted
+
+A, B = (torch.randn(96, 512, generator=torch.Generator().manual_seed(seed)) for seed in (1, 2))
+
+
+def eleven_bits(tensor: torch.Tensor) -> torch.Tensor:
+    """Rounded as TF32 does."""
+    return (tensor.view(torch.int32) + 0x1000 & ~0x1FFF).view(torch.float32)
+
+
+ROUNDED = {
+    "fp32": lambda x: x,
+    "tf32 or fp16": eleven_bits,
+    "bf16": lambda x: x.bfloat16().float(),
+    "coarser than bf16": lambda x: (x * 8).round() / 8,
+}
+
+
+@pytest.mark.parametrize("name", ROUNDED)
+def test_the_precision_of_a_product_is_inferred_from_its_error(name):
+    rounded = ROUNDED[name]
+    exact = A.double() @ B.double().t()
+    share = error_share(rounded(A) @ rounded(B).t(), exact)
+    assert precision_of(share, lambda: error_share(A @ B.t(), exact), Precision.FP32) == name
+
+
+def test_half_precision_as_tf32_cannot_be_told_apart_and_is_not():
+    exact = A.double() @ B.double().t()
+    share = error_share((A.half().float() @ B.half().float().t()), exact)
+    assert precision_of(share, lambda: 0.0, Precision.FP32) == "tf32 or fp16"
+
+
+def test_what_the_reference_itself_gets_wrong_is_the_tasks_precision():
+    assert precision_of(2e-3, lambda: 2e-3, Precision.BF16) == "bf16"
+    assert precision_of(2e-2, lambda: 2e-3, Precision.BF16) == "coarser than bf16"
+    assert precision_of(2e-3, lambda: 1.5e-3, Precision.FP32) == "fp32"  # it cancels
+
+
+def test_infinities_and_nothing_are_no_error():
+    values = torch.tensor([1.0, float("inf"), float("nan")])
+    assert error_share(values, values.double()) == 0.0
+    assert error_share(torch.zeros(3), torch.zeros(3).double()) == 0.0
+
+
+@pytest.mark.parametrize(
+    ("told", "source", "gpu", "label"),
+    [
+        ({"own_share": 0.8, "extension": True}, "", False, (Kernels.CUSTOM, 0.8)),
+        ({"own_share": 0.4, "extension": False}, "", False, (Kernels.LIBRARY, 0.0)),
+        ({"own_share": 0.4}, "import ctypes", False, (Kernels.UNKNOWN, None)),
+        ({"own_share": 0.8}, "", True, (Kernels.CUSTOM, 0.8)),
+        ({"own_share": 0.0, "extension": True}, "", True, (Kernels.UNKNOWN, None)),
+        ({"own_share": 0.0}, "", True, (Kernels.LIBRARY, 0.0)),
+        ({"own_share": 1e9, "extension": "yes"}, "", True, (Kernels.LIBRARY, 0.0)),
+    ],
+)
+def test_whose_kernels_they_are(told, source, gpu, label):
+    assert kernels_of(told, source, gpu) == label
+
+
+@pytest.mark.parametrize("value", [True, -1, float("nan"), float("inf"), 10**400, "1", None, [1]])
+def test_what_is_no_such_number_is_nothing(value):
+    assert number(value, 1e18) is None
+
+
+def test_a_kernel_is_the_candidates_if_its_source_defines_it():
+    source = "__global__ void fused(float* x) {}\n@triton.jit\ndef add_kernel(x): ...\nat::native::elementwise"
+    assert is_named_in(source, "fused(float*)")
+    assert is_named_in(source, "void my::fused<float, 4>(float*)")
+    assert is_named_in(source, "add_kernel")
+    assert not is_named_in(source, "void at::native::elementwise<4>(int)")
+    assert not is_named_in(source, "")
+    rows = [Row(3.0, "fused", True), Row(1.0, "gemm", False)]
+    assert own_share(rows) == 0.75
+    assert own_share([]) == 0.0
+
+
+def test_a_dimension_is_resized_in_all_inputs_or_in_the_first_alone():
+    inputs = [torch.tensor(2.0), torch.arange(12).view(4, 3), torch.zeros(4), torch.zeros(3, 4)]
+    shapes = [tuple(tensor.shape) for tensor in Resized(0, 5, alone=False)(inputs)]
+    assert shapes == [(), (5, 3), (5,), (3, 4)]
+    alone = Resized(-1, 1, alone=True)(inputs)
+    assert [tuple(tensor.shape) for tensor in alone] == [(), (4, 1), (4,), (3, 4)]
+    assert alone[1].flatten().tolist() == [0, 3, 6, 9]
+
+
+MODEL = """
+import torch
+class Model(torch.nn.Module):
+    def forward(self, {names}):
+        return {result}
+def get_inputs():
+    return [{inputs}]
+def get_init_inputs():
+    return []
+"""
+
+
+@pytest.mark.parametrize(
+    ("names", "result", "inputs", "shapes"),
+    [
+        ("x", "x + 1", "torch.rand(8, 6)", [[[9, 6]], [[8, 3]]]),
+        ("x, y", "x @ y", "torch.rand(8, 8), torch.rand(8, 8)", [[[9, 8], [8, 8]], [[5, 8], [8, 8]]]),
+        ("x", "x.view(8, 6) + 1", "torch.rand(8, 6)", []),
+        ("x", "x + 1", "torch.tensor(1.0)", []),
+        ("x", "x + 1", "torch.rand(1)", [[[2]]]),
+    ],
+)
+def test_shapes_are_those_the_reference_takes(tmp_path, names, result, inputs, shapes):
+    source = MODEL.format(names=names, result=result, inputs=inputs)
+    others = list(_accepted(Reference(source, Precision.FP32, tmp_path)))
+    found = [[list(tensor.shape) for tensor in other.first.inputs] for other in others]
+    assert found[: len(shapes) or 1][:2] == shapes
+    assert all(other.first.expected[0].isfinite().all() for other in others)
