@@ -72,7 +72,7 @@ class Referee:
         folders = [candidate.folder for candidate in candidates]
         self._isolation = str(lock_in([], gpu, writable=folders, own_user=not gpu))
 
-    def _judge(self, request: EvalRequest, folders: list[Path], candidates: list[Candidate], cache: str) -> EvalReport:
+    def _judge(self, request: EvalRequest, candidates: list[Candidate], cache: str) -> EvalReport:
         began = time.monotonic()
         try:
             if request.stranger:
