@@ -19,6 +19,7 @@ from pathlib import Path
 
 from stark.agents.prompts import load_templates
 from stark.api import OpenModels, assemble, check_device, check_prices, open_models, versions
+from stark.config import differences
 from stark.errors import EvaluatorError, ModelError, StarkError, TaskError, UsageError
 from stark.evaluation import open_evaluator
 from stark.evaluation.shared import SharedEvaluator
@@ -52,6 +53,7 @@ class Standing:
 
 
 Told = Callable[[Cell, Ending, Standing], None]
+Noted = Callable[[str], None]
 
 
 class Bench:
@@ -65,9 +67,10 @@ class Bench:
         device: DeviceFacts,
         told: Told = lambda cell, ending, standing: None,
         both_scores: bool = False,
+        noted: Noted = lambda text: None,
     ) -> None:
         self._cells, self._store, self._evaluator, self._device = cells, store, evaluator, device
-        self._told, self._both_scores = told, both_scores
+        self._told, self._both_scores, self._noted = told, both_scores, noted
         self._records = {record.id: record for record in store.runs()}
         self._endings = {run_id: ending for run_id in self._records if (ending := store.ending(run_id))}
         self._running: set[Run] = set()
@@ -85,8 +88,10 @@ class Bench:
 
     begun = True  # a first Ctrl-C always lets what is in flight land
 
-    def stop(self) -> None:
+    def stop(self, why: str = "Stopping") -> None:
         """Begin nothing further; attempts in flight land."""
+        if not self.stopped:
+            self._noted(f"{why}: attempts in flight are finished first. Ctrl-C once more stops at once.")
         self.stopped = True
         for run in self._running:
             run.stop()
@@ -134,11 +139,14 @@ class Bench:
         if record is None:
             return
         wanted = cell.settings.model_dump(mode="json")
-        changed = [name for name in wanted if wanted[name] != record.settings.get(name)]
-        other = [name for name in changed if name not in ("budget", "jobs")]
+        changed = list(differences(wanted, record.settings))
+        other = [said for group, said in changed if group not in ("budget", "jobs")]
         if other or record.task.source != cell.task.source:
-            what = f"another setting {other[0]}" if other else "another task file"
-            raise UsageError(f"The store holds {cell.id!r} with {what}.", "Choose a new folder with --store.")
+            what = ", ".join(other) if other else "another task file"
+            raise UsageError(
+                f"The store holds {cell.id!r} with {what}.",
+                "Choose a new folder with --store, or go on with the settings that began it.",
+            )
         if changed:
             self._store.amend(cell.id, wanted)
             self._records[cell.id] = replace(record, settings=wanted)
@@ -255,7 +263,7 @@ class Bench:
     def _note_fault(self, error: StarkError) -> None:
         self.fault, self._faults = error, self._faults + 1
         if self._faults >= FAULTS_IN_A_ROW:
-            self.stop()
+            self.stop(f"Stopping after {FAULTS_IN_A_ROW} faults in a row")
 
     def _root_request(self, cell: Cell) -> EvalRequest:
         return eval_request(cell.task, cell.task.source, cell.settings.evaluation, entry="Model")
@@ -277,7 +285,13 @@ def record_of(cell: Cell, device: DeviceFacts) -> RunRecord:
 
 
 async def run_grid(
-    cells: Sequence[Cell], folder: Path, at_once: int, told: Told, both_scores: bool = False, signals: bool = False
+    cells: Sequence[Cell],
+    folder: Path,
+    at_once: int,
+    told: Told,
+    both_scores: bool = False,
+    signals: bool = False,
+    noted: Noted = lambda text: None,
 ) -> Bench:
     """Work off a grid in a store, which is made where there is none. What ended it early is in the returned bench."""
     searches = [cell for cell in cells if cell.kind is Kind.SEARCH]
@@ -285,7 +299,7 @@ async def run_grid(
         check_prices(settings, open_models(settings))
     with interruptible(signals) as running, closing(open_store(folder, write=True)) as store:
         async with SharedEvaluator(open_evaluator(cells[0].settings.evaluation, stored_reports)) as evaluator:
-            bench = Bench(cells, store, evaluator, await evaluator.device(), told, both_scores)
+            bench = Bench(cells, store, evaluator, await evaluator.device(), told, both_scores, noted)
             running.append(bench)
             await bench.run(at_once)
             return bench

@@ -108,6 +108,7 @@ def _tasks(kernelbench: Path | None, dataset: Path | None, files: Path | None, g
     if len(named) != 1:
         raise UsageError("A benchmark takes tasks from one place.", "Give --kernelbench, --dataset or --tasks.")
     ((listed, path),) = named
+    _check_presence(path)
     return [listing.load() for listing in select(listed(path), grid.subset, grid.only)]
 
 
@@ -117,11 +118,17 @@ def _cells(grid: GridFile, tasks: list[Task], judge_only: Path | None, settings_
     if judge_only is None:
         cells = make_grid(tasks, grid.methods, grid.switches, grid.seeds, settings_of)
     else:
+        _check_presence(judge_only)
         system = judge_only.resolve().name
         cells = judged_cells(tasks, read_generations(judge_only), system, settings_of("stark", 0, ()))
         if not cells:
             raise UsageError(f"No kernel in {judge_only} is for a selected task.", "Check levels and numbers.")
     return with_baselines(cells, grid.both_scores or judge_only is not None) if grid.baselines else cells
+
+
+def _check_presence(path: Path) -> None:
+    if not path.exists():
+        raise UsageError(f"There is no {path}.", "Check the path.")
 
 
 def _show_plan(cells: list[Cell], at_once: int) -> None:
@@ -138,7 +145,8 @@ def _run(cells: list[Cell], folder: Path, at_once: int, both_scores: bool) -> No
 
     progress = view.GridProgress()
     try:
-        done = asyncio.run(run_grid(cells, folder, at_once, progress, both_scores, signals=True))
+        work = run_grid(cells, folder, at_once, progress, both_scores, signals=True, noted=terminal.say)
+        done = asyncio.run(work)
     except asyncio.CancelledError:
         terminal.say("Stopped at once; the same command goes on.")
         raise typer.Exit(INTERRUPTED) from None

@@ -44,10 +44,12 @@ def read_file(path: Path) -> dict[str, Any]:
     """The content of a settings file."""
     try:
         return tomllib.loads(path.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError) as error:
-        raise SettingsError(f"The settings file {path} cannot be read: {error}.", "Check the path.") from error
+    except OSError as error:
+        raise SettingsError(f"The file {path} cannot be read: {error.strerror}.", "Check the path.") from error
+    except UnicodeDecodeError as error:
+        raise SettingsError(f"The file {path} cannot be read: it is not UTF-8.", "Save it as UTF-8.") from error
     except tomllib.TOMLDecodeError as error:
-        raise SettingsError(f"The settings file {path} is not valid TOML: {error}.", "Fix that line.") from error
+        raise SettingsError(f"The file {path} is not valid TOML: {error}.", "Fix that line.") from error
 
 
 def parse_assignment(text: str) -> dict[str, Any]:
@@ -55,7 +57,7 @@ def parse_assignment(text: str) -> dict[str, Any]:
     key, equals, value = text.partition("=")
     key = key.strip()
     if not equals or not key:
-        raise SettingsError(f"--set {text!r} has no value.", "Write it as --set search.epsilon=0.4.")
+        raise SettingsError(f"{text!r} has no value.", "An assignment is written as search.epsilon=0.4.")
     try:
         parsed: Any = tomllib.loads(f"value = {value}")["value"]
     except tomllib.TOMLDecodeError:
@@ -119,3 +121,13 @@ def _merge(base: Tree, over: Tree) -> dict[str, Any]:
         both = isinstance(value, Mapping) and isinstance(merged.get(name), Mapping)
         merged[name] = _merge(merged[name], value) if both else value
     return merged
+
+
+def differences(wanted: Mapping[str, Any], stored: Mapping[str, Any], above: str = "") -> Iterator[tuple[str, str]]:
+    """Every setting that is stored with another value: the group it belongs to, and both values in words."""
+    for name, value in wanted.items():
+        key, other = f"{above}{name}", stored.get(name)
+        if isinstance(value, Mapping) and isinstance(other, Mapping):
+            yield from differences(value, other, f"{key}.")
+        elif value != other:
+            yield key.partition(".")[0], f"{key} = {other!r} (now {value!r})"

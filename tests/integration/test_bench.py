@@ -97,7 +97,7 @@ def test_a_store_is_one_experiment(tasks, tmp_path):
     store, options = tmp_path / "store", ["--method", "sampling", "--only", "task0", "--attempts", 1]
     assert bench(tasks, store, *PRETEND, *options).returncode == 0
     other = bench(tasks, store, *PRETEND, *options, "--set", "roles.solo.temperature=0.2")
-    assert (other.returncode, "another setting roles" in other.stderr) == (2, True)
+    assert (other.returncode, "roles.solo.temperature = 0.7 (now 0.2)" in other.stderr) == (2, True)
     (tasks / "task0.py").write_text(f"# changed\n{TASK}")
     other = bench(tasks, store, *PRETEND, *options)
     assert (other.returncode, "another task file" in other.stderr) == (2, True)
@@ -141,6 +141,25 @@ def test_a_machinery_that_is_down_ends_the_benchmark(tasks, tmp_path):
     done = bench(tasks, tmp_path / "store", *options, REPAIRED=tmp_path / "never")
     assert done.returncode == 6
     assert done.stdout.count("infrastructure fault") == 3 + 1  # one line each, and the summary
+    assert "Stopping after 3 faults in a row" in done.stdout
+
+
+@pytest.mark.parametrize("option", ["--tasks", "--kernelbench", "--dataset"])
+def test_a_place_that_is_not_there_is_named(tmp_path, option):
+    refused = stark_command("bench", option, tmp_path / "nowhere", *PRETEND)
+    assert (refused.returncode, f"There is no {tmp_path / 'nowhere'}." in refused.stderr.replace("\n", "")) == (2, True)
+
+
+def test_a_full_disk_ends_the_benchmark_and_the_same_command_goes_on(tasks, tmp_path):
+    store, options = tmp_path / "store", [*PRETEND, "--method", "sampling", "--attempts", 4, "--no-baselines"]
+    words = command("bench", "--tasks", tasks, "--store", store, *options)
+    limited = ["bash", "-c", 'ulimit -f 400; exec "$@"', "bash", *words]  # no file may exceed 400 KiB
+    full = subprocess.run(limited, capture_output=True, text=True, timeout=200, env=environment())
+    assert (full.returncode, "space left on it" in full.stderr) == (7, True)
+    assert "Traceback" not in full.stderr
+    done = bench(tasks, store, *options)
+    assert done.returncode == 0, done.stderr
+    assert [run.metrics.attempts for run in read_results(store)] == [4] * 8
 
 
 def test_a_stopped_benchmark_lets_attempts_land_and_goes_on(tasks, tmp_path):
@@ -150,8 +169,12 @@ def test_a_stopped_benchmark_lets_attempts_land_and_goes_on(tasks, tmp_path):
     process = subprocess.Popen(command(*words), stdout=subprocess.PIPE, text=True, env=environment())
     while not (store / "stark.db").exists() or not _landed(store):
         time.sleep(0.05)
+    refused = stark_command(*words)
+    assert (refused.returncode, f"process {process.pid}" in refused.stderr) == (7, True)
     process.send_signal(signal.SIGINT)
-    assert "stopped, to be gone on with" in process.communicate(timeout=60)[0]
+    said = process.communicate(timeout=60)[0]
+    assert said.count("attempts in flight are finished first") == 1
+    assert "stopped, to be gone on with" in said
     assert process.returncode == 130
     assert 0 < sum(run.metrics.attempts for run in read_results(store) if run.metrics) < 24
     done = stark_command(*words)

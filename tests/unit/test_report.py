@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import replace
 
 import pytest
@@ -164,6 +165,13 @@ def test_a_report_becomes_files(tmp_path):
     assert page.count("<svg") == 3
     assert "A &lt;title&gt;" in page
     assert not any(part in page for part in ("<script", "<img", "<link", "src="))
+
+
+@pytest.mark.parametrize("taken", ["figure-1.svg", "table-1.parquet", "report.md"])
+def test_a_file_of_a_report_that_cannot_be_written_is_one_sentence(tmp_path, taken):
+    (tmp_path / taken).mkdir()
+    with pytest.raises(UsageError, match=re.escape(str(tmp_path))):
+        write_report(tmp_path, "t", [], tables([a_result()]), group([a_result()]))
 
 
 def test_a_benchmark_that_has_just_begun_has_a_report_without_figures(tmp_path):

@@ -445,9 +445,10 @@ def test_an_unwritable_place_is_one_sentence(public_path):
 
 def test_a_file_in_the_place_of_the_folder(tmp_path):
     (tmp_path / "run").write_text("")
-    for write in (True, False):
-        with pytest.raises(StoreError):
-            open_store(tmp_path / "run", write)
+    with pytest.raises(StoreError, match="There is no run"):
+        open_store(tmp_path / "run", write=False)
+    with pytest.raises(StoreError, match=r"cannot be used: File exists\. Choose another folder"):
+        open_store(tmp_path / "run", write=True)
 
 
 def test_a_read_only_folder_can_be_read(public_path):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import sqlite3
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -15,10 +16,19 @@ BUSY_S = 10.0
 
 _LIMIT = 2**53  # the largest number that neither JSON readers nor SQL sums get wrong
 
+_SPACE = "Free some space, then resume the run."
 _DAMAGE = {sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_ERROR}  # ERROR: a table of ours is not there
 _PERMISSIONS = "Check the permissions of the folder."
+_ELSEWHERE = "Choose another folder."
+_NEXT_STEPS_OF_FILES = {
+    errno.ENOSPC: _SPACE,
+    errno.EDQUOT: _SPACE,
+    errno.EEXIST: _ELSEWHERE,
+    errno.ENOTDIR: _ELSEWHERE,
+    errno.ENOENT: _ELSEWHERE,
+}
 _NEXT_STEPS = {
-    sqlite3.SQLITE_FULL: "Free some space, then resume the run.",
+    sqlite3.SQLITE_FULL: _SPACE,
     sqlite3.SQLITE_IOERR: "Check the disk and the space left on it, then resume the run.",
     sqlite3.SQLITE_BUSY: "Another program holds the file; close it and try again.",
     sqlite3.SQLITE_READONLY: _PERMISSIONS,
@@ -83,7 +93,8 @@ def plainly(folder: Path) -> Iterator[None]:
     except UnicodeDecodeError as error:  # the message of SQLite itself may quote damaged text
         raise damaged(folder, "its schema is unreadable") from error
     except OSError as error:
-        raise StoreError(f"The run folder {folder} cannot be used: {error.strerror}.", _PERMISSIONS) from error
+        next_step = _NEXT_STEPS_OF_FILES.get(error.errno or 0, _PERMISSIONS)
+        raise StoreError(f"The run folder {folder} cannot be used: {error.strerror}.", next_step) from error
 
 
 def in_words(folder: Path, error: sqlite3.Error) -> StoreError:

@@ -30,19 +30,20 @@ def write_report(
     """Everything into a folder; what could not be written, in a sentence."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
+        drawn = draw(groups) if can_draw() else {}
+        for name, files in drawn.items():
+            for kind, content in files.items():
+                (folder / f"{name}.{kind}").write_bytes(content)
+        for table in tables if has_parquet() else ():
+            write_parquet(folder / f"{table.name}.parquet", table.records())
     except OSError as error:
-        raise UsageError(f"{folder} cannot be made: {error.strerror}.", "Choose another folder.") from error
-    drawn = draw(groups) if can_draw() else {}
-    for name, files in drawn.items():
-        for kind, content in files.items():
-            (folder / f"{name}.{kind}").write_bytes(content)
+        why = error.strerror or str(error)  # pyarrow's have no strerror
+        raise UsageError(f"The report cannot be written into {folder}: {why}.", "Choose another folder.") from error
     pictures = {name: files["svg"] for name, files in drawn.items()}
     write_text(folder / "report.md", as_markdown(title, facts, tables, list(pictures)))
     write_text(folder / "report.html", as_html(title, facts, tables, pictures))
     for table in tables:
         write_text(folder / f"{table.name}.csv", csv_text(list(table.columns), table.rows))
-        if has_parquet():
-            write_parquet(folder / f"{table.name}.parquet", table.records())
     return "" if can_draw() else NO_FIGURES
 
 
