@@ -18,8 +18,9 @@ _NUMBERS = re.compile(r"\[[-+.,eE\d\s]+\]")  # a list of samples is one line of 
 
 
 def result_file(benchmark: str, device: str) -> Path:
-    """The file of one benchmark on one device, as it is named in words."""
-    return ROOT / "benchmarks" / "results" / f"{benchmark}-{re.sub(r'[^a-z0-9]+', '-', device.lower())}.json"
+    """The file of one benchmark on one device, as it is named in words; STARK_RESULTS names another folder."""
+    folder = Path(os.environ.get("STARK_RESULTS") or ROOT / "benchmarks" / "results")
+    return folder / f"{benchmark}-{re.sub(r'[^a-z0-9]+', '-', device.lower())}.json"
 
 
 def facts(device: str) -> dict[str, Any]:

@@ -32,26 +32,27 @@ from stark_worker.wards import threads
 from stark_worker.weights import constructed, copy_weights
 
 MEMORY_BYTES = min(16 * 2**30, os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") * 3 // 4)
-PROCESSES = 64 + 4 * threads()  # threads count too
+PROCESSES = 64 + 16 * threads()  # threads count too, and torch.compile starts a process with threads for each core
 NO_MEMORY = ("can't allocate memory", "std::bad_alloc", "CUDA error: out of memory", "CUDA out of memory")
 
 
 def main(channel: Channel, arena_descriptor: int) -> None:
-    """Serve the referee until it lets go of this process."""
-    prepare = channel.receive()
-    folder = Path.cwd()
-    job = from_json(Job, (folder / JOB_FILE).read_text(encoding="utf-8"))
-    opened: list[tuple[Arena, Clock]] = []
+    """Serve the referee until it lets go of this process. It is locked in before there is anything to serve."""
+    order, folder = channel.receive(), Path.cwd()
+    opened: list[tuple[Job, Arena, Clock]] = []
 
     def open_memory() -> None:
-        if job.device == "cpu":
-            opened.append((host_arena(arena_descriptor, job.size), Clock()))
+        if order["gpu"]:
+            cuda.start()  # while the referee gets ready
+        handle = channel.receive()["handle"]
+        job = from_json(Job, (folder / JOB_FILE).read_text(encoding="utf-8"))
+        if order["gpu"]:
+            opened.append((job, cuda.open_arena(handle, job.size), DeviceClock(len(job.outputs))))
         else:
-            opened.append((cuda.open_arena(prepare["handle"], job.size), DeviceClock()))
+            opened.append((job, host_arena(arena_descriptor, job.size), Clock()))
 
-    gpu = job.device != "cpu"
-    isolation = lock_in([Path(job.cache)], gpu, open_memory)
-    server = Server(channel, job, *opened[0], folder)
+    isolation = lock_in([Path(order["cache"])], order["gpu"], open_memory)
+    server = Server(channel, *opened[0], folder)
     channel.send(did="ready", isolation=isolation)
     server.serve(server.hand_over_only)
     model, weights = server.attempt(Outcome.COMPILE_ERROR, server.load)
@@ -119,7 +120,10 @@ class Server:
     def run(self, model: Callable[..., Any], calls: list[tuple[int, int]]) -> list[Any]:
         """Call the model on one place after another, without a pause."""
         self.clock.start(single=len(calls) == 1)
-        results = [_resolved(forward(model, self.arguments[place], seed)) for place, seed in calls]
+        results = []
+        for place, seed in calls:
+            results.append(_resolved(forward(model, self.arguments[place], seed)))
+            self.clock.lap()
         self.clock.stop()
         return results
 

@@ -94,6 +94,7 @@ class Lane:
         for end in (channel, theirs):
             stack.callback(end.close)
         files = [theirs.fileno(), print_to, arena]
+        channel.send(gpu=self.name != "cpu", cache=str(self._shared))  # what it hears next comes from the referee
         lifeline = self._untrusted.start("candidate", folder, files, self.environment)
         stack.callback(lifeline.close)
         return [channel.fileno(), lifeline.fileno(), output, arena]

@@ -138,14 +138,6 @@ def spoil(view: torch.Tensor) -> None:
         view.fill_(torch.iinfo(view.dtype).min)
 
 
-def same_bits(one: torch.Tensor, other: torch.Tensor) -> bool:
-    """Whether two tensors of one kind hold the same bits; NaN is equal to itself here."""
-    if one.dtype is torch.complex128:
-        one, other = torch.view_as_real(one), torch.view_as_real(other)
-    whole = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}[one.element_size()]
-    return torch.equal(one.view(whole), other.view(whole))
-
-
 def pack(value: Any, tensors: list[torch.Tensor]) -> str:
     """A value as JSON; its tensors are appended to ``tensors`` and only numbered in the text."""
     return json.dumps(_pack(value, tensors))

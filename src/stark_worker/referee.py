@@ -24,8 +24,9 @@ from stark_worker.faults import MachineryFault, TaskFault
 from stark_worker.folders import REPORT_FILE, REQUEST_FILE
 from stark_worker.protocol import DEGENERATE, EvalReport, EvalRequest, Outcome, Target, from_json, to_json
 from stark_worker.reference import Reference
+from stark_worker.sampling import measure, no_fault_of_the_candidate
 from stark_worker.sandbox import Candidate, Failure
-from stark_worker.trial import Trial, measure, no_fault_of_the_candidate
+from stark_worker.trial import Trial
 from stark_worker.wards import threads
 
 
