@@ -54,7 +54,7 @@ def main(channel: Channel, arena_descriptor: int) -> None:
     isolation = lock_in([Path(order["cache"])], order["gpu"], open_memory)
     server = Server(channel, *opened[0], folder)
     channel.send(did="ready", isolation=isolation)
-    server.serve(server.hand_over_only)
+    server.serve(server.hand_over_only())
     model, weights = server.attempt(Outcome.COMPILE_ERROR, server.load)
     channel.send(did="loaded", weights=weights)
     message = server.serve(model)
@@ -82,15 +82,15 @@ class Server:
         self.arguments = [unpack(job.arguments, arena.views(spots)) for spots in job.inputs]
         self._given = [tensors_in(arguments) for arguments in self.arguments]
         self.places = [arena.views(spots) for spots in job.outputs]
-        self._ready_made = [torch.ones_like(place) for place in self.places[0]]
         self._used: list[Path] = []  # where the extensions lie that it loaded
         torch.set_num_threads(job.threads)
         cuda.pin_precision()
         self._pinned = cuda.precision_settings()
 
-    def hand_over_only(self, *_: Any) -> Any:
+    def hand_over_only(self) -> Callable[..., Any]:
         """What is called before anything is loaded, to learn how long handing over takes by itself."""
-        return self._ready_made
+        ready_made = [torch.ones_like(place) for place in self.places[0]]
+        return lambda *_: ready_made
 
     def serve(self, model: Callable[..., Any]) -> dict[str, Any]:
         """Answer calls until another request comes, which is returned: "done" as soon as the results are there, then

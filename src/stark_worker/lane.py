@@ -34,11 +34,12 @@ class Lane:
         self._trusted, self._untrusted = trusted, untrusted
         self._folder, self._shared = folder, shared
         self._referees = OrderedDict[str, Ward]()  # the latest last
+        self._spare: Ward | None = None  # a referee of no task yet: to start CUDA takes longer than most trials
 
     async def judge(self, request: EvalRequest) -> EvalReport:
         """One trial. A referee whose trial was cut short is not used again."""
         key = _bench(request)
-        referee = self._referees.pop(key, None) or self._new_referee()
+        referee = self._referees.pop(key, None) or self._take_spare() or self._new_referee()
         async with contextlib.AsyncExitStack() as unless_it_answers:
             unless_it_answers.push_async_callback(referee.close)
             report = await self._trial(referee, request)
@@ -46,11 +47,19 @@ class Lane:
         self._referees[key] = referee
         while len(self._referees) > KEPT:
             await self._referees.popitem(last=False)[1].close()
+        if self._spare is None and self.name != "cpu":
+            self._spare = self._new_referee()
         return report
 
     async def close(self) -> None:
+        if spare := self._take_spare():
+            await spare.close()
         while self._referees:
             await self._referees.popitem()[1].close()
+
+    def _take_spare(self) -> Ward | None:
+        spare, self._spare = self._spare, None
+        return spare
 
     def _new_referee(self) -> Ward:
         folder = Path(tempfile.mkdtemp(prefix="referee-", dir=self._folder))

@@ -7,6 +7,7 @@ which they became readable, nor about inputs it has not seen. ``trial`` holds on
 from __future__ import annotations
 
 import contextlib
+import os
 import time
 from collections.abc import Sequence
 from dataclasses import replace
@@ -33,6 +34,9 @@ from stark_worker.wards import threads
 def main(channel: Channel) -> None:
     """Judge one candidate of a task after another, until nobody asks any more. The folder we are in is our own."""
     referee = Referee()
+    if os.environ.get("CUDA_VISIBLE_DEVICES"):
+        with contextlib.suppress(RuntimeError):  # what is wrong with it is told when somebody asks
+            cuda.start()
     while True:
         try:
             message, files = channel.receive_with_files()

@@ -111,9 +111,14 @@ class Reference:
             torch.cuda.empty_cache()
 
     @property
+    def call_bytes(self) -> int:
+        """What the inputs and outputs of one call take."""
+        return sum(tensor.numel() * tensor.element_size() for tensor in (*self.first.inputs, *self.outputs))
+
+    @property
     def huge(self) -> bool:
         """Whether to answer and to compare a call takes far longer than the call."""
-        return sum(tensor.numel() * tensor.element_size() for tensor in (*self.first.inputs, *self.outputs)) >= HUGE
+        return self.call_bytes >= HUGE
 
     def draw(self, name: str, change: Change | None = None, exact: bool = True, seed: int | None = None) -> Case | None:
         """One case; None when a change of the inputs led to where the reference is undefined."""

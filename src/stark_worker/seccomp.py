@@ -60,7 +60,8 @@ class _Program(ctypes.Structure):
 def restrict() -> None:
     """Refuse these calls to this process, all its threads and its children; needs no-new-privileges."""
     code = b"".join(struct.pack("HBBI", *instruction) for instruction in program())
-    syscalls.call("seccomp", _SET_FILTER, _ALL_THREADS, ctypes.byref(_Program(len(code) // 8, code)))
+    if thread := syscalls.call("seccomp", _SET_FILTER, _ALL_THREADS, ctypes.byref(_Program(len(code) // 8, code))):
+        raise OSError(f"thread {thread} could not be given the filter")
 
 
 def program() -> list[Instruction]:

@@ -31,7 +31,7 @@ from stark_worker.timing import Overhead, Sample, device_times
 WARM_UPS, WARM_UP_S, WARM_UP_DEVICE_S = 100, 1.0, 0.3
 COMPARED = 0.2  # of huge timed calls, the share that is compared
 CALIBRATIONS, CALIBRATIONS_LARGE = 20, 5
-AHEAD_BYTES = 2**28  # up to this size of the arena, cases are made while the candidate builds
+LARGE = 2**28  # bytes of inputs and outputs, up to which cases are made while the candidate builds
 PROFILE_S = 30.0
 WEIGHTS = {"name": "copied by name", "shape": "copied by shape", "seed": "by seed and order"}
 
@@ -111,7 +111,7 @@ class Trial:
         """
         cases = [] if self.on_host else self._reference.timed_questions(1)
         samples = []
-        for _ in range(CALIBRATIONS if self._job.size < AHEAD_BYTES else CALIBRATIONS_LARGE):
+        for _ in range(CALIBRATIONS if self._reference.call_bytes < LARGE else CALIBRATIONS_LARGE):
             for case in cases:
                 self._write(0, case)
             self._memory.settle()
@@ -123,7 +123,7 @@ class Trial:
         self._candidate.forget_output()  # so far it was not the candidate that printed
         self._candidate.tell(do="load")
         cases: Iterable[Case] = self._reference.cases()
-        if self._job.size < AHEAD_BYTES:
+        if self._reference.call_bytes < LARGE:
             cases = list(cases)
         loaded = self._candidate.expect("loaded", self._request.limits.build_s)
         self._rest()
