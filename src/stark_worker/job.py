@@ -6,9 +6,9 @@ from dataclasses import replace
 from pathlib import Path
 
 from stark_worker.folders import JOB_FILE, SOURCE_FILE
-from stark_worker.memory import Job, Places
+from stark_worker.memory import Job, Places, free_bytes
 from stark_worker.protocol import EvalRequest, to_json
-from stark_worker.reference import Reference, free_bytes
+from stark_worker.reference import Reference
 from stark_worker.wards import threads
 
 BURST_MOST, BURST_BYTES = 16, 2**28  # calls in a row at most, and memory for them

@@ -12,8 +12,10 @@ import fcntl
 import json
 import mmap
 import os
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -136,6 +138,25 @@ def spoil(view: torch.Tensor) -> None:
         view.logical_not_()
     else:
         view.fill_(torch.iinfo(view.dtype).min)
+
+
+def free_bytes(device: torch.device) -> int:
+    """How much memory of the device nobody uses."""
+    if device.type == "cuda":
+        return (
+            torch.cuda.mem_get_info(device)[0]
+            + torch.cuda.memory_reserved(device)
+            - torch.cuda.memory_allocated(device)
+        )
+    found = re.search(r"^MemAvailable:\s*(\d+) kB$", Path("/proc/meminfo").read_text(), re.MULTILINE)
+    return int(found[1]) * 1024 if found else 0
+
+
+def doubled(tensor: torch.Tensor) -> torch.Tensor:
+    """The same values in double precision; integers as they are."""
+    if tensor.is_complex():
+        return tensor.to(torch.complex128)
+    return tensor.double() if tensor.is_floating_point() else tensor
 
 
 def pack(value: Any, tensors: list[torch.Tensor]) -> str:

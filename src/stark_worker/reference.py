@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import copy
 import random
-import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -32,7 +31,7 @@ from stark_worker.compare import (
 )
 from stark_worker.draws import KERNELBENCH_SEED, OTHERS, Change, changes, kernelbench_seeds, rescaling, secret_seed
 from stark_worker.faults import TaskFault
-from stark_worker.memory import Layout, layout, pack, structure, tensors_in, unpack
+from stark_worker.memory import Layout, doubled, free_bytes, layout, pack, structure, tensors_in, unpack
 from stark_worker.protocol import Precision, Score
 from stark_worker.weights import constructed
 
@@ -264,7 +263,7 @@ class Reference:
         if self._exact is not None:
             if DOUBLES * 8 * sum(tensor.numel() for tensor in (*inputs, *outputs)) <= free_bytes(self.device):
                 try:
-                    return self.run(self._exact, [_doubled(tensor) for tensor in inputs], seed)
+                    return self.run(self._exact, [doubled(tensor) for tensor in inputs], seed)
                 except TaskFault:  # a forward that insists on its own precision, or has no room for another
                     pass
             self._exact = None
@@ -295,24 +294,6 @@ class Reference:
             return _of_task("Model", lambda: copy.deepcopy(self.model).double())
         except TaskFault:
             return None
-
-
-def free_bytes(device: torch.device) -> int:
-    """How much memory of the device nobody uses."""
-    if device.type == "cuda":
-        return (
-            torch.cuda.mem_get_info(device)[0]
-            + torch.cuda.memory_reserved(device)
-            - torch.cuda.memory_allocated(device)
-        )
-    found = re.search(r"^MemAvailable:\s*(\d+) kB$", Path("/proc/meminfo").read_text(), re.MULTILINE)
-    return int(found[1]) * 1024 if found else 0
-
-
-def _doubled(tensor: torch.Tensor) -> torch.Tensor:
-    if tensor.is_complex():
-        return tensor.to(torch.complex128)
-    return tensor.double() if tensor.is_floating_point() else tensor
 
 
 def _of_task(part: str, step: Callable[[], Result]) -> Result:

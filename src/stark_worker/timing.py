@@ -13,6 +13,7 @@ import math
 import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 from stark_worker.protocol import Outcome
 from stark_worker.sandbox import Failure
@@ -107,6 +108,16 @@ class Overhead:
 
 def _length(samples: Sequence[Sample]) -> float:
     return statistics.median(sample.length for sample in samples)
+
+
+def told_by_device(told: Any, calls: int) -> float:
+    """What one call took by the device's clock, as the candidate's process tells it; 0 for anything but times.
+
+    The first of several is left out: its launch was waited for.
+    """
+    if not isinstance(told, list) or len(told) != calls or not all(type(ms) is float and ms >= 0.0 for ms in told):
+        return 0.0
+    return statistics.fmean(told[1:] or told or [0.0])
 
 
 def device_times(samples: Sequence[Sample], overhead: Overhead) -> tuple[float, ...]:

@@ -13,7 +13,6 @@ import statistics
 import time
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
-from typing import Any
 
 import torch
 
@@ -26,7 +25,7 @@ from stark_worker.memory import HostMemory, copy_plainly, spoil
 from stark_worker.protocol import EvalRequest, Outcome, Score, Timing
 from stark_worker.reference import Case, Reference
 from stark_worker.sandbox import START_S, Candidate, Failure
-from stark_worker.timing import Overhead, Sample, device_times
+from stark_worker.timing import Overhead, Sample, device_times, told_by_device
 
 WARM_UPS, WARM_UP_S, WARM_UP_DEVICE_S = 100, 1.0, 0.3
 COMPARED = 0.2  # of huge timed calls, the share that is compared
@@ -247,19 +246,9 @@ class Trial:
             raise Failure(Outcome.REJECTED, "What the results look like was not told.", "forged_message")
         if changed:
             self.checks["precision"] = f"the candidate changed {str(changed)[:200]}; reset before every call"
-        device = None if self.on_host else _per_call_ms(device_ms, len(calls))
+        device = None if self.on_host else told_by_device(device_ms, len(calls))
         return Sample((done - begin) * 1e3, (end - done) * 1e3, device, length=len(calls)), looks
 
 
 def _is_compared(case: Case) -> bool:
     return bool(case.expected) or random.SystemRandom().random() < COMPARED
-
-
-def _per_call_ms(told: Any, calls: int) -> float:
-    """What the candidate's process says that a call took by the device's clock; nothing that is not one time for each.
-
-    The first of several is left out: its launch was waited for.
-    """
-    if not isinstance(told, list) or len(told) != calls or not all(type(ms) is float and ms >= 0.0 for ms in told):
-        return 0.0
-    return statistics.fmean(told[1:] or told or [0.0])

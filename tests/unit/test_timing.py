@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from stark_worker.sandbox import Failure
-from stark_worker.timing import Overhead, Sample, device_times
+from stark_worker.timing import Overhead, Sample, device_times, told_by_device
 
 EMPTY = [Sample(0.10 + 0.001 * number, 0.05, 0.0) for number in range(20)]
 OVERHEAD = Overhead.of(EMPTY, [Sample(0.08, 0.05, 0.0, length=0)] * 20)
@@ -80,3 +80,11 @@ def test_work_that_is_put_off_counts():
         assert times(late) == pytest.approx(times(prompt) + 2.0, abs=0.06)
     busy = Sample(1.11, 2.05, 1.0, own_copy_ms=2.0)  # a machine on which copying as much takes as long
     assert OVERHEAD.per_call_ms(busy) == OVERHEAD.per_call_ms(prompt)
+
+
+def test_what_the_device_is_said_to_have_taken_is_one_time_for_each_call():
+    assert told_by_device([0.5], 1) == 0.5
+    assert told_by_device([9.0, 0.25, 0.75], 3) == 0.5
+    assert told_by_device([], 0) == 0.0
+    for forged in (None, 0.5, "0.5", [], [0.5, 0.5], [-1.0], [float("nan")], [True], [[0.5]]):
+        assert told_by_device(forged, 1) == 0.0
