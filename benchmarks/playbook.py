@@ -133,16 +133,23 @@ def write(folder: Path, target: str, paths: list[Path]) -> None:
             write_whole(folder / "requests" / f"{path.stem}--{name.replace(' ', '_')}.json", request)
 
 
-def collect(folder: Path, paths: list[Path]) -> list[dict[str, Any]]:
+def answers_in(place: Path) -> dict[str, Any]:
+    """The device and the worker's answers by name, from the folder or from the file that scripts/gpu made of it."""
+    if place.is_file():
+        return dict(json.loads(place.read_text()))
+    answers = {path.name: json.loads(path.read_text()) for path in sorted((place / "answers").glob("*.json"))}
+    return {"device": json.loads((place / "device.json").read_text()), "answers": answers}
+
+
+def collect(answers: dict[str, Any], paths: list[Path]) -> list[dict[str, Any]]:
     """One row per task from the worker's answers: the fastest of ours."""
     rows = []
     for path in paths:
         reports = {}
-        for answer in sorted((folder / "answers").glob(f"{path.stem}--*.json")):
-            content = json.loads(answer.read_text())
-            if "report" in content:
-                name = answer.stem.partition("--")[2].replace("_", " ")
-                reports[name] = from_json(EvalReport, json.dumps(content["report"]))
+        for file, content in sorted(answers.items()):
+            task, _, name = file.removesuffix(".json").partition("--")
+            if task == path.stem and "report" in content:
+                reports[name.replace("_", " ")] = from_json(EvalReport, json.dumps(content["report"]))
         ours = {name: each for name, each in reports.items() if name not in (EAGER, COMPILED) and each.timing}
         if ours:
             best = min(ours, key=lambda name: ours[name].timing.median_ms)
@@ -166,7 +173,7 @@ def main() -> None:
     parser.add_argument("--folder", type=Path, default=ROOT / "runs" / "benchmark-playbook")
     parser.add_argument("--target", choices=sorted(LANGUAGES), default="cpu")
     parser.add_argument("--write", type=Path, metavar="DIR", help="write requests for a worker; judge nothing")
-    parser.add_argument("--collect", type=Path, metavar="DIR", help="read a worker's answers")
+    parser.add_argument("--collect", type=Path, metavar="DIR", help="read a worker's answers, or those of scripts/gpu")
     parser.add_argument("--save", action="store_true", help="write benchmarks/results/playbook-TARGET.json")
     given = parser.parse_args()
     paths = [path for path in TASKS if path.stem in given.tasks]
@@ -176,7 +183,8 @@ def main() -> None:
         return
     end = time.monotonic() + 60 * given.minutes
     if given.collect:
-        rows, device = collect(given.collect, paths), json.loads((given.collect / "device.json").read_text())
+        found = answers_in(given.collect)
+        rows, device = collect(found["answers"], paths), found["device"]
     else:
         rows = [measure(p, given.folder / p.stem, given.attempts) for p in paths if time.monotonic() < end]
         device = asyncio.run(local_device())

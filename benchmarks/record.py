@@ -18,9 +18,12 @@ _NUMBERS = re.compile(r"\[[-+.,eE\d\s]+\]")  # a list of samples is one line of 
 
 
 def result_file(benchmark: str, device: str = "") -> Path:
-    """The file of one benchmark, on one device as it is named in words, or of the host alone."""
+    """The file of one benchmark, on one device as it is named in words, or of the host alone.
+
+    STARK_RESULTS names another folder than that of the committed results.
+    """
     name = re.sub(r"[^a-z0-9]+", "-", f"{benchmark} {device}".strip().lower())
-    return ROOT / "benchmarks" / "results" / f"{name}.json"
+    return Path(os.environ.get("STARK_RESULTS") or ROOT / "benchmarks" / "results") / f"{name}.json"
 
 
 def commit() -> str:

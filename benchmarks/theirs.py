@@ -94,7 +94,7 @@ def _time(kernelbench: SimpleNamespace, task: str, candidate: str, entry: str) -
     import torch
 
     with tempfile.TemporaryDirectory() as folder:
-        os.environ |= {"TORCH_EXTENSIONS_DIR": folder, "TRITON_CACHE_DIR": folder}
+        os.environ["TRITON_CACHE_DIR"] = folder
         reference, source = (_module(text, Path(folder, name)) for text, name in ((task, "t.py"), (candidate, "c.py")))
         with torch.device("cuda"), torch.no_grad():
             model = getattr(source, entry)(*reference.get_init_inputs())

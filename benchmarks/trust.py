@@ -1,7 +1,7 @@
 """Whether the evaluator can be fooled, whether it lets honest kernels pass, and what a confined process cannot do.
 
     python benchmarks/trust.py [--target cpu|cuda|triton] [--part exploits|honest|probes] [--seconds 540] [--fresh]
-    python benchmarks/trust.py --target cuda --kernelbench PATH      the same exploits before KernelBench's evaluator
+    python benchmarks/trust.py --target cuda --part kernelbench --kernelbench PATH     before KernelBench's evaluator
 
 Every exploit of tests/adversarial is judged as a user's kernel would be; one that is accepted has to take the time of
 what it computes. Results are kept after each candidate, so that a run that was cut short goes on where it was.
@@ -26,22 +26,24 @@ from typing import Any
 ROOT = Path(__file__).parents[1]
 sys.path[:0] = [str(ROOT / "src"), str(ROOT / "tests")]
 
-from record import commit  # noqa: E402
+from record import commit, result_file  # noqa: E402
 
 from adversarial import honest, honest_gpu, kernelbench, zoo  # noqa: E402
 from adversarial.processes import ROOT as IS_ROOT  # noqa: E402
 from adversarial.processes import as_ordinary_user  # noqa: E402
 from adversarial.zoo import Verdict  # noqa: E402
-from stark.errors import StarkError  # noqa: E402
-from stark.evaluation.local import LocalEvaluator  # noqa: E402
-from stark.settings import EvaluationSettings  # noqa: E402
+from stark_worker.cache import default_cache  # noqa: E402
 from stark_worker.confinement import confine  # noqa: E402
+from stark_worker.faults import MachineryFault, RefereeDied, RefereeSilent, TaskFault  # noqa: E402
 from stark_worker.levels import Confinement  # noqa: E402
 from stark_worker.probes import Probe, probed  # noqa: E402
-from stark_worker.protocol import EvalReport, EvalRequest, Target  # noqa: E402
+from stark_worker.protocol import EvalReport, EvalRequest, Outcome, Target  # noqa: E402
+from stark_worker.station import Station  # noqa: E402
 
+TRIES = 3
 ROUNDS = 3  # a gain that nobody knew of and that is not seen in every one of them was a busy machine
 HARMLESS = ("rejected", Verdict.TRUE_TIME)
+STOPPED = "stopped the evaluator"
 
 Results = dict[str, Any]
 
@@ -54,7 +56,9 @@ class Record:
         self.data: Results = {} if fresh or not path.exists() else json.loads(path.read_text())
 
     def missing(self, part: str, name: str, source: str) -> bool:
-        return self.data.get(part, {}).get(name, {}).get("source") != _hash(source)
+        """Whether it is yet to be tried; what no report came of is tried again."""
+        found = self.data.get(part, {}).get(name, {})
+        return found.get("source") != _hash(source) or found.get("verdict") == STOPPED
 
     def keep(self, part: str, name: str, source: str, found: Results) -> None:
         self.data.setdefault(part, {})[name] = {"source": _hash(source), **found}
@@ -69,15 +73,21 @@ class Record:
 class Judge:
     """Asks the evaluator, and compares with the true time."""
 
-    def __init__(self, evaluator: LocalEvaluator, target: Target) -> None:
-        self._evaluator, self._target = evaluator, target
+    def __init__(self, station: Station, target: Target) -> None:
+        self._station, self._target = station, target
 
     async def report(self, request: EvalRequest) -> EvalReport | str:
-        """The report, or what stopped the evaluator."""
-        try:
-            return await self._evaluator.evaluate(request)
-        except StarkError as error:
-            return str(error)
+        """The report, or what stopped the evaluator. Faults are tried again and told as the host does it."""
+        for tries_left in range(TRIES - 1, -1, -1):
+            try:
+                return await self._station.judge(request)
+            except RefereeSilent as silence:
+                return EvalReport(Outcome.TIMEOUT, log=str(silence))
+            except (MachineryFault, TaskFault, OSError) as fault:
+                if not tries_left:
+                    died = isinstance(fault, RefereeDied)
+                    return EvalReport(Outcome.CRASH, log=str(fault)) if died else str(fault)
+        raise AssertionError("unreachable")
 
     async def exploit(self, exploit: zoo.Exploit) -> Results:
         """One attempt, or several of an exploit that is accepted: chance alone must not let it look harmless or not."""
@@ -85,7 +95,7 @@ class Judge:
         for _ in range(1 if exploit.known else ROUNDS):
             report = await self.report(exploit.request(self._target, in_turns=True))
             if isinstance(report, str):
-                return {"verdict": "stopped the evaluator", "as_expected": False, "outcome": report[:200]}
+                return {"verdict": STOPPED, "as_expected": False, "outcome": report[:200]}
             found = _told(exploit, report)
             if found["verdict"] in HARMLESS or not report.timing:
                 break
@@ -107,8 +117,8 @@ def _told(exploit: zoo.Exploit, report: EvalReport) -> Results:
 
 async def run(target: Target, parts: list[str], record: Record, until: float) -> bool:
     """Whether everything was tried before the time was over."""
-    async with LocalEvaluator(EvaluationSettings(target=target)) as evaluator:
-        judge = Judge(evaluator, target)
+    async with Station(target, default_cache()) as station:
+        judge = Judge(station, target)
         for part, name, source, step in _work(target, parts, judge):
             if not record.missing(part, name, source):
                 continue
@@ -132,7 +142,7 @@ def _work(target: Target, parts: list[str], judge: Judge) -> Iterator[tuple[str,
 async def _honest(judge: Judge, request: EvalRequest) -> Results:
     report = await judge.report(request)
     if isinstance(report, str):
-        return {"verdict": "stopped the evaluator", "outcome": report[:200]}
+        return {"verdict": STOPPED, "outcome": report[:200]}
     if report.timing is None:
         return {"verdict": "rejected", "outcome": report.outcome.value, "rule": report.rule, "log": report.log[:500]}
     flagged = "precision" in report.checks
@@ -200,19 +210,21 @@ def _with_canary() -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--target", type=Target, default=Target.CPU, choices=list(Target))
-    parser.add_argument("--part", action="append", choices=["exploits", "honest", "probes"])
+    parser.add_argument("--part", action="append", choices=["exploits", "honest", "probes", "kernelbench"])
     parser.add_argument("--seconds", type=float, default=float("inf"), help="stop after so many; a next run goes on")
     parser.add_argument("--fresh", action="store_true", help="forget earlier results")
-    parser.add_argument("--kernelbench", type=Path, help="a checkout, whose evaluator is tried as well; needs a GPU")
+    parser.add_argument("--kernelbench", type=Path, help="a checkout, for the part of that name; needs a GPU")
     options = parser.parse_args()
     _with_canary()
-    record = Record(ROOT / "benchmarks" / "results" / f"trust-{options.target}.json", options.fresh)
+    record = Record(result_file("trust", options.target), options.fresh)
     parts = options.part or ["exploits", "honest", "probes"]
     until = time.monotonic() + options.seconds
-    finished = asyncio.run(run(options.target, parts, record, until))
+    finished = asyncio.run(run(options.target, parts, record, until)) if {"exploits", "honest"} & {*parts} else True
     if "probes" in parts:
         probe(record)
-    if options.kernelbench:
+    if "kernelbench" in parts:
+        if not options.kernelbench:
+            parser.error("the part kernelbench needs --kernelbench, a checkout")
         finished = kernelbench.run(options.kernelbench, options.target, record, until) and finished
     print(*table(record.data), sep="\n")
     print("everything was tried" if finished else "time is over; run it again to go on")

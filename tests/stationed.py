@@ -20,8 +20,12 @@ class Stationed:
     def __init__(self, station: Station, loop: asyncio.AbstractEventLoop) -> None:
         self._station, self._loop = station, loop
 
-    def judge(self, request: EvalRequest) -> EvalReport:
-        return asyncio.run_coroutine_threadsafe(self._station.judge(request), self._loop).result()
+    def judge(self, request: EvalRequest, within_s: float | None = None) -> EvalReport:
+        async def judged() -> EvalReport:
+            async with asyncio.timeout(within_s):
+                return await self._station.judge(request)
+
+        return asyncio.run_coroutine_threadsafe(judged(), self._loop).result()
 
     def left(self) -> tuple[set[str], set[str]]:
         """Files and processes there are besides warm parents and referees."""

@@ -34,32 +34,33 @@ from stark_worker.wards import threads
 from stark_worker.weights import constructed, copy_weights
 
 MEMORY_BYTES = min(16 * 2**30, os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") * 3 // 4)
-PROCESSES = 64 + 4 * threads()  # threads count too
+PROCESSES = 64 + 16 * threads()  # threads count too, and torch.compile starts a process with threads for each core
 NO_MEMORY = ("can't allocate memory", "std::bad_alloc", "CUDA error: out of memory", "CUDA out of memory")
 
 
 def main(channel: Channel, arena_descriptor: int) -> None:
-    """Serve the referee until it lets go of this process."""
-    prepare = channel.receive()
-    folder = Path.cwd()
-    job = from_json(Job, (folder / JOB_FILE).read_text(encoding="utf-8"))
-    opened: list[tuple[Arena, Clock]] = []
+    """Serve the referee until it lets go of this process. It is locked in before there is anything to serve."""
+    order, folder = channel.receive(), Path.cwd()
+    opened: list[tuple[Job, Arena, Clock]] = []
 
     def open_memory() -> None:
-        if job.device == "cpu":
-            opened.append((host_arena(arena_descriptor, job.size), Clock()))
+        if order["gpu"]:
+            cuda.start()  # while the referee gets ready
+        handle = channel.receive()["handle"]
+        job = from_json(Job, (folder / JOB_FILE).read_text(encoding="utf-8"))
+        if order["gpu"]:
+            opened.append((job, cuda.open_arena(handle, job.size), DeviceClock(len(job.outputs))))
         else:
-            opened.append((cuda.open_arena(prepare["handle"], job.size), DeviceClock()))
+            opened.append((job, host_arena(arena_descriptor, job.size), Clock()))
 
-    gpu = job.device != "cpu"
     try:
-        isolation = lock_in([Path(job.cache)], gpu, open_memory)
+        isolation = lock_in([Path(order["cache"])], order["gpu"], open_memory)
     except SandboxTooWeak as refusal:
         channel.send(did="ready", refused=str(refusal))
         return
-    server = Server(channel, job, *opened[0], folder)
+    server = Server(channel, *opened[0], folder)
     channel.send(did="ready", isolation=str(isolation))
-    server.serve(server.hand_over_only)
+    server.serve(server.hand_over_only())
     model, weights = server.attempt(Outcome.COMPILE_ERROR, server.load)
     channel.send(did="loaded", weights=weights)
     message = server.serve(model)
@@ -103,15 +104,15 @@ class Server:
         self.arguments = [unpack(job.arguments, arena.views(spots)) for spots in job.inputs]
         self._given = [tensors_in(arguments) for arguments in self.arguments]
         self.places = [arena.views(spots) for spots in job.outputs]
-        self._ready_made = [torch.ones_like(place) for place in self.places[0]]
         self._used: list[Path] = []  # where the extensions lie that it loaded
         torch.set_num_threads(job.threads)
         cuda.pin_precision()
         self._pinned = cuda.precision_settings()
 
-    def hand_over_only(self, *_: Any) -> Any:
+    def hand_over_only(self) -> Callable[..., Any]:
         """What is called before anything is loaded, to learn how long handing over takes by itself."""
-        return self._ready_made
+        ready_made = [torch.ones_like(place) for place in self.places[0]]
+        return lambda *_: ready_made
 
     def serve(self, model: Callable[..., Any]) -> dict[str, Any]:
         """Answer calls until another request comes, which is returned: "done" as soon as the results are there, then
@@ -149,7 +150,10 @@ class Server:
     def run(self, model: Callable[..., Any], calls: list[tuple[int, int]]) -> list[Any]:
         """Call the model on one place after another, without a pause."""
         self.clock.start(single=len(calls) == 1)
-        results = [_resolved(forward(model, self.arguments[place], seed)) for place, seed in calls]
+        results = []
+        for place, seed in calls:
+            results.append(_resolved(forward(model, self.arguments[place], seed)))
+            self.clock.lap()
         self.clock.stop()
         return results
 

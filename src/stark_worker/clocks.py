@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import itertools
 import select
 import time
 from collections.abc import Callable
@@ -24,11 +25,13 @@ class Clock:
 
     def start(self, single: bool) -> None: ...
 
+    def lap(self) -> None: ...
+
     def stop(self) -> None: ...
 
     def wait(self) -> None: ...
 
-    def elapsed_ms(self) -> float | None:
+    def elapsed_ms(self) -> list[float] | None:
         return None
 
     def before_load(self) -> None: ...
@@ -39,13 +42,17 @@ class Clock:
 
 
 class DeviceClock(Clock):
-    """The device's own clock around what is called. Made before a candidate is loaded, from what torch had then."""
+    """The device's own clock after each call. Made before a candidate is loaded, from what torch had then."""
 
-    def __init__(self) -> None:
+    def __init__(self, most: int) -> None:
+        """``most`` is how many calls there can be in a row."""
         event: Any = torch.cuda.Event
-        begin, end = event(enable_timing=True), event(enable_timing=True)
-        self._begin, self._end = begin.record, end.record
-        self._elapsed: Callable[[], float] = functools.partial(begin.elapsed_time, end)
+        events = [event(enable_timing=True) for _ in range(most + 1)]
+        self._marks: list[Callable[[], None]] = [each.record for each in events]
+        self._spans: list[Callable[[], float]] = [
+            functools.partial(begin.elapsed_time, end) for begin, end in itertools.pairwise(events)
+        ]
+        self._calls = 0
         self._synchronize = torch.cuda.synchronize
         self._flush = cuda.flush_memory().zero_
 
@@ -60,24 +67,28 @@ class DeviceClock(Clock):
 
         The device is then kept busy with its cache while a single call is launched, so that what is measured is its
         work and not the launch, as KernelBench does it. The launch takes longer here, where it comes after a pause, so
-        that one flush is not enough. Of several calls in a row the first alone would gain by it.
+        that one flush is not enough. Of several calls in a row the first alone would gain by it; it is left out.
         """
-        self._begin()
+        self._marks[0]()
         self._synchronize()
         for _ in range(FLUSHES if single else 0):
             self._flush()
-        self._begin()
+        self._calls = 0
+        self._marks[0]()
+
+    def lap(self) -> None:
+        self._calls += 1
+        self._marks[self._calls]()
 
     def stop(self) -> None:
         """All work is done when this returns, on whichever stream it was."""
-        self._end()
         self._synchronize()
 
     def wait(self) -> None:
         self._synchronize()
 
-    def elapsed_ms(self) -> float | None:
-        return self._elapsed()
+    def elapsed_ms(self) -> list[float] | None:
+        return [span() for span in self._spans[: self._calls]]
 
     def before_load(self) -> None:
         self._held_before = torch.cuda.memory_allocated()

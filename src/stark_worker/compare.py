@@ -125,6 +125,14 @@ def same_finite(one: torch.Tensor, other: torch.Tensor) -> bool:
     return all(torch.equal(a.isfinite(), b.isfinite()) for a, b in _pairs(as_real(one), as_real(other)))
 
 
+def same_bits(one: torch.Tensor, other: torch.Tensor) -> bool:
+    """Whether two tensors of one kind hold the same bits; NaN is equal to itself here."""
+    if one.dtype is torch.complex128:
+        one, other = torch.view_as_real(one), torch.view_as_real(other)
+    whole = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}[one.element_size()]
+    return all(torch.equal(a, b) for a, b in _pairs(one.view(whole), other.view(whole)))
+
+
 def tolerance(
     expected: torch.Tensor, own_error: float, precision: Precision, score: Score, rules: Rules = PLAIN
 ) -> Tolerance:

@@ -94,9 +94,14 @@ def _arena(address: ctypes.c_uint64, size: int) -> Arena:
     return Arena(torch.as_tensor(_Block(address.value, size), device="cuda"))
 
 
+def start() -> None:
+    """Make torch's context, and make it the current one."""
+    torch.zeros(1, device="cuda")
+
+
 def _driver(function: str, *arguments: Any) -> None:
     """Call the driver library in the context that torch uses."""
-    torch.zeros(1, device="cuda")  # makes torch's context, and makes it the current one
+    start()
     library = ctypes.CDLL("libcuda.so.1")
     if code := library[function](*arguments):
         text = ctypes.c_char_p()

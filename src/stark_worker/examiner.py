@@ -8,9 +8,9 @@ from typing import Any
 import torch
 
 from stark_worker.candidate import forward
-from stark_worker.compare import error_share, mismatch
+from stark_worker.compare import error_share, mismatch, same_bits
 from stark_worker.labels import precision_of
-from stark_worker.memory import Job, Layout, layout, same_bits, structure, unpack
+from stark_worker.memory import Job, Layout, layout, structure, unpack
 from stark_worker.protocol import Outcome, Score
 from stark_worker.reference import OWN, Case, Reference
 from stark_worker.sandbox import Failure

@@ -12,7 +12,7 @@ from stark_worker.reference import Reference
 from stark_worker.wards import threads
 
 BURST_MOST, BURST_BYTES = 16, 2**28  # calls in a row at most, and memory for them
-BURST_DEVICE_MOST, BURST_DEVICE_BYTES = 64, 2**32
+BURST_DEVICE_MOST, BURST_DEVICE_BYTES = 64, 2**34
 
 
 def write_job(request: EvalRequest, reference: Reference, folder: Path, cache: str) -> Job:

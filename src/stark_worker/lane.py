@@ -34,12 +34,13 @@ class Lane:
         self._trusted, self._untrusted = trusted, untrusted
         self._folder, self._shared = folder, shared
         self._referees = OrderedDict[str, Ward]()  # the latest last
+        self._spare: Ward | None = None  # a referee of no task yet: to start CUDA takes longer than most trials
 
     async def judge(self, request: EvalRequest) -> EvalReport:
         """One trial. A referee whose trial was cut short is not used again."""
         key = _bench(request)
         known = None if request.stranger else self._referees.pop(key, None)
-        referee = known or self._new_referee()
+        referee = known or self._take_spare() or self._new_referee()
         async with contextlib.AsyncExitStack() as unless_it_answers:
             unless_it_answers.push_async_callback(referee.close)
             report = await self._trial(referee, request)
@@ -49,11 +50,19 @@ class Lane:
         self._referees[key] = referee
         while len(self._referees) > KEPT:
             await self._referees.popitem(last=False)[1].close()
+        if self._spare is None and self.name != "cpu":
+            self._spare = self._new_referee()
         return report
 
     async def close(self) -> None:
+        if spare := self._take_spare():
+            await spare.close()
         while self._referees:
             await self._referees.popitem()[1].close()
+
+    def _take_spare(self) -> Ward | None:
+        spare, self._spare = self._spare, None
+        return spare
 
     def _new_referee(self) -> Ward:
         folder = Path(tempfile.mkdtemp(prefix="referee-", dir=self._folder))
@@ -97,6 +106,7 @@ class Lane:
         for end in (channel, theirs):
             stack.callback(end.close)
         files = [theirs.fileno(), print_to, arena]
+        channel.send(gpu=self.name != "cpu", cache=str(self._shared))  # what it hears next comes from the referee
         lifeline = self._untrusted.start("candidate", folder, files, self.environment)
         stack.callback(lifeline.close)
         return [channel.fileno(), lifeline.fileno(), output, arena]

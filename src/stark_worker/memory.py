@@ -126,18 +126,6 @@ class HostMemory:
         """The last thing before a call."""
 
 
-def free_bytes(device: torch.device) -> int:
-    """How much memory of the device nobody uses."""
-    if device.type == "cuda":
-        return (
-            torch.cuda.mem_get_info(device)[0]
-            + torch.cuda.memory_reserved(device)
-            - torch.cuda.memory_allocated(device)
-        )
-    found = re.search(r"^MemAvailable:\s*(\d+) kB$", Path("/proc/meminfo").read_text(), re.MULTILINE)
-    return int(found[1]) * 1024 if found else 0
-
-
 def copy_plainly(place: torch.Tensor, tensor: torch.Tensor) -> None:
     """Copy, on the host by this thread alone: threads of the candidate's may still be spinning on the other cores."""
     if place.stride() == tensor.stride() and place.is_cpu and tensor.is_cpu:
@@ -156,12 +144,23 @@ def spoil(view: torch.Tensor) -> None:
         view.fill_(torch.iinfo(view.dtype).min)
 
 
-def same_bits(one: torch.Tensor, other: torch.Tensor) -> bool:
-    """Whether two tensors of one kind hold the same bits; NaN is equal to itself here."""
-    if one.dtype is torch.complex128:
-        one, other = torch.view_as_real(one), torch.view_as_real(other)
-    whole = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}[one.element_size()]
-    return torch.equal(one.view(whole), other.view(whole))
+def free_bytes(device: torch.device) -> int:
+    """How much memory of the device nobody uses."""
+    if device.type == "cuda":
+        return (
+            torch.cuda.mem_get_info(device)[0]
+            + torch.cuda.memory_reserved(device)
+            - torch.cuda.memory_allocated(device)
+        )
+    found = re.search(r"^MemAvailable:\s*(\d+) kB$", Path("/proc/meminfo").read_text(), re.MULTILINE)
+    return int(found[1]) * 1024 if found else 0
+
+
+def doubled(tensor: torch.Tensor) -> torch.Tensor:
+    """The same values in double precision; integers as they are."""
+    if tensor.is_complex():
+        return tensor.to(torch.complex128)
+    return tensor.double() if tensor.is_floating_point() else tensor
 
 
 def pack(value: Any, tensors: list[torch.Tensor]) -> str:

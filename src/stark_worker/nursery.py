@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import gc
 import importlib.util
+import logging
 import os
 import resource
 import select
@@ -18,6 +19,7 @@ import shutil
 import sys
 import tempfile
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, NoReturn
 
 from stark_worker.channel import Channel, ChannelClosed
@@ -60,11 +62,14 @@ def main(control: int, folder: str) -> NoReturn:
 
 def _warm_up() -> None:
     """Import what every process needs. What is frozen is never copied just because it was looked at."""
+    logging.getLogger("torch.utils.cpp_extension").setLevel(logging.ERROR)  # it warns that there is no GPU to see
     for place in ROLES.values():
         importlib.import_module(place.partition(":")[0])
     for name in OPTIONAL:
         if importlib.util.find_spec(name.partition(".")[0]):
             importlib.import_module(name)
+    if any(file.startswith("/dev/nvidia") for file in map(os.path.realpath, Path("/proc/self/fd").iterdir())):
+        raise SystemExit("The warm parent opened the GPU by its imports, so that nothing it forks could use it.")
     gc.collect()
     gc.freeze()
 

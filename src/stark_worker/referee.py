@@ -7,6 +7,7 @@ which they became readable, nor about inputs it has not seen. ``trial`` holds on
 from __future__ import annotations
 
 import contextlib
+import os
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -25,15 +26,19 @@ from stark_worker.folders import REPORT_FILE, REQUEST_FILE
 from stark_worker.logs import cut
 from stark_worker.protocol import DEGENERATE, EvalReport, EvalRequest, Outcome, Target, from_json, to_json
 from stark_worker.reference import Reference
+from stark_worker.sampling import measure, no_fault_of_the_candidate
 from stark_worker.sandbox import Candidate, Failure
 from stark_worker.shapes import try_other_shapes
-from stark_worker.trial import Trial, measure, no_fault_of_the_candidate
+from stark_worker.trial import Trial
 from stark_worker.wards import threads
 
 
 def main(channel: Channel) -> None:
     """Judge one candidate of a task after another, until nobody asks any more. The folder we are in is our own."""
     referee = Referee()
+    if os.environ.get("CUDA_VISIBLE_DEVICES"):
+        with contextlib.suppress(RuntimeError):  # what is wrong with it is told when somebody asks
+            cuda.start()
     while True:
         try:
             message, files = channel.receive_with_files()

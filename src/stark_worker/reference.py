@@ -29,15 +29,16 @@ from stark_worker.compare import (
     spread,
     tolerance,
 )
-from stark_worker.draws import KERNELBENCH_SEED, OTHERS, Change, changes, kernelbench_seeds, secret_seed
+from stark_worker.draws import KERNELBENCH_SEED, OTHERS, Change, changes, kernelbench_seeds, rescaling, secret_seed
 from stark_worker.faults import TaskFault
-from stark_worker.memory import Layout, free_bytes, layout, pack, structure, tensors_in, unpack
+from stark_worker.memory import Layout, doubled, free_bytes, layout, pack, structure, tensors_in, unpack
 from stark_worker.protocol import Precision, Score
 from stark_worker.weights import constructed
 
 DTYPES = {Precision.FP32: torch.float32, Precision.BF16: torch.bfloat16, Precision.FP16: torch.float16}
 OWN = "the task's own distribution"
 OTHERS_TIMED = 0.25  # the share of samples on another distribution than the task's own
+HUGE = 2**31  # bytes of inputs and outputs, from which on not every timed call is compared
 DOUBLES = 3  # inputs, outputs and what lies between them, each at most this many times in double precision
 
 Resize = Callable[[list[torch.Tensor]], list[torch.Tensor]]
@@ -53,6 +54,7 @@ class Case:
     inputs: list[torch.Tensor]
     expected: list[torch.Tensor]
     allowed: tuple[Tolerance, ...] = ()
+    changed: bool = False  # not as the task itself draws them, so that the reference may be undefined there
 
 
 class Reference:
@@ -118,28 +120,44 @@ class Reference:
         if self.device.type == "cuda":
             torch.cuda.empty_cache()
 
+    @property
+    def call_bytes(self) -> int:
+        """What the inputs and outputs of one call take."""
+        return sum(tensor.numel() * tensor.element_size() for tensor in (*self.first.inputs, *self.outputs))
+
+    @property
+    def huge(self) -> bool:
+        """Whether to answer and to compare a call takes far longer than the call."""
+        return self.call_bytes >= HUGE
+
     def draw(self, name: str, change: Change | None = None, exact: bool = True, seed: int | None = None) -> Case | None:
-        """One case; None when a change of the inputs led to where the reference is undefined.
+        """One case; None when a change of the inputs led to where the reference is undefined."""
+        return self.answered(self._question(name, change, seed), exact)
+
+    def _question(self, name: str, change: Change | None, seed: int | None = None) -> Case:
+        """A case without what should come out.
 
         Inputs are drawn on the device, where that takes milliseconds. So KernelBench's seeds give other values on a GPU
         than there, which draws on the host, of the same distribution.
         """
         seed = secret_seed() if seed is None else seed
-        inputs = self._inputs(seed, change)
+        return Case(name, seed, self._inputs(seed, change), [], changed=change is not None)
+
+    def answered(self, case: Case, exact: bool = False) -> Case | None:
+        """The case with what should come out, as ``draw`` has it."""
         try:
-            outputs = self.run(self.model, inputs, seed)
+            outputs = self.run(self.model, case.inputs, case.seed)
         except TaskFault:
-            if change is None:
+            if not case.changed:
                 raise
             return None
-        if change is not None and not all(map(all_finite, outputs)):
+        if case.changed and not all(map(all_finite, outputs)):
             return None
-        expected, errors = self._sharpen(inputs, outputs, seed) if exact else (outputs, self.own_errors)
+        expected, errors = self._sharpen(case.inputs, outputs, case.seed) if exact else (outputs, self.own_errors)
         if not self.outputs:
             self.outputs = [output.to("meta") for output in outputs]
             self.own_errors = errors
-        allowed = tuple(map(self._tolerance, expected, errors))
-        return Case(name, seed, inputs, expected, allowed)
+        return replace(case, expected=expected, allowed=tuple(map(self._tolerance, expected, errors)))
 
     def _tolerance(self, expected: torch.Tensor, own_error: float) -> Tolerance:
         return tolerance(expected, own_error, self.precision, self.score, self.rules)
@@ -164,18 +182,23 @@ class Reference:
         They are all of one distribution, mostly the task's own: the median is not to depend on the others, but who is
         right on the task's own distribution alone is not right.
         """
-        chance = random.SystemRandom()
-        if not self._public and chance.random() < OTHERS_TIMED:
-            name, change = chance.choice(changes())
-            return [self.draw(name, change, exact=False) or self._timed() for _ in range(count)]
-        return [self._timed() for _ in range(count)]
+        name, change = self._timed_distribution()
+        return [self.draw(name, change, exact=False) or self._rescaled() for _ in range(count)]
 
-    def _timed(self) -> Case:
-        """Rescaling makes the values new even where ``get_inputs`` is not random; KernelBench changes nothing."""
+    def timed_questions(self, count: int) -> list[Case]:
+        """The same, yet to be answered: a case whose answer nobody looks at needs none."""
+        name, change = self._timed_distribution()
+        return [self._question(name, change) for _ in range(count)]
+
+    def _timed_distribution(self) -> tuple[str, Change | None]:
+        """KernelBench changes nothing."""
         if self._public:
-            return self._own(exact=False)
-        scale = random.SystemRandom().uniform(0.9, 1.0)
-        return self.draw("a timed call", lambda x: x * scale, exact=False) or self._own(exact=False)
+            return OWN, None
+        chance = random.SystemRandom()
+        return chance.choice(changes()) if chance.random() < OTHERS_TIMED else rescaling()
+
+    def _rescaled(self) -> Case:
+        return self.draw(*rescaling(), exact=False) or self._own(exact=False)
 
     def run(self, model: Any, inputs: list[torch.Tensor], seed: int) -> list[torch.Tensor]:
         """The outputs of one call of this model or of another that should do the same."""
@@ -230,6 +253,8 @@ class Reference:
     def _changed(self, tensor: torch.Tensor, change: Change | None) -> torch.Tensor:
         if not tensor.is_floating_point():
             return tensor
+        if change is None and tensor.dtype is self.dtype and tensor.stride() == torch.empty_like(tensor).stride():
+            return tensor
         # Laid out as the task's own tensor is, and as the candidate gets it: a dropout mask follows the memory order.
         return torch.empty_like(tensor, dtype=self.dtype).copy_(change(tensor) if change else tensor)
 
@@ -249,7 +274,7 @@ class Reference:
         if self._exact is not None:
             if DOUBLES * 8 * sum(tensor.numel() for tensor in (*inputs, *outputs)) <= free_bytes(self.device):
                 try:
-                    return self.run(self._exact, [_doubled(tensor) for tensor in inputs], seed)
+                    return self.run(self._exact, [doubled(tensor) for tensor in inputs], seed)
                 except TaskFault:  # a forward that insists on its own precision, or has no room for another
                     pass
             self._exact = None
@@ -280,12 +305,6 @@ class Reference:
             return _of_task("Model", lambda: copy.deepcopy(self.model).double())
         except TaskFault:
             return None
-
-
-def _doubled(tensor: torch.Tensor) -> torch.Tensor:
-    if tensor.is_complex():
-        return tensor.to(torch.complex128)
-    return tensor.double() if tensor.is_floating_point() else tensor
 
 
 def _of_task(part: str, step: Callable[[], Result]) -> Result:

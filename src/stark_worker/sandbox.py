@@ -39,9 +39,13 @@ class Candidate:
         self._channel, self._lifeline = Channel.of(channel), Channel.of(lifeline)
         self._output = _Output(output)
         self._stopped: set[int] = set()
+        self._closed = False
 
     def close(self) -> None:
         """Nothing of it is left when this returns, neither process nor open file."""
+        if self._closed:
+            return
+        self._closed = True
         let_go(self._lifeline)
         self._channel.close()
         os.close(self.arena)

@@ -66,7 +66,8 @@ def restrict() -> None:
 def install(lines: Iterable[Instruction]) -> None:
     """Let a filter decide about every call of this process from here on."""
     code = b"".join(struct.pack("HBBI", *instruction) for instruction in lines)
-    syscalls.call("seccomp", _SET_FILTER, _ALL_THREADS, ctypes.byref(_Program(len(code) // 8, code)))
+    if thread := syscalls.call("seccomp", _SET_FILTER, _ALL_THREADS, ctypes.byref(_Program(len(code) // 8, code))):
+        raise OSError(f"thread {thread} could not be given the filter")
 
 
 def program() -> list[Instruction]:

@@ -38,8 +38,9 @@ def devices(target: Target) -> list[str]:
     if target is Target.CPU:
         return ["cpu"]
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
-    nodes = [path.name.removeprefix("nvidia") for path in Path("/dev").glob("nvidia[0-9]*")]
-    return sorted(name for name in (visible.split(",") if visible else nodes) if name) or ["0"]
+    # CUDA counts what is there: a container that was given the third GPU alone has /dev/nvidia2, and it is number 0.
+    present = [str(number) for number, _ in enumerate(Path("/dev").glob("nvidia[0-9]*"))]
+    return sorted(name for name in (visible.split(",") if visible else present) if name) or ["0"]
 
 
 class Station:

@@ -3,7 +3,8 @@
 The referee's clock sees every call from the outside and cannot be reached by a candidate; what the handshake takes by
 itself is known from before there was a candidate. On a GPU the device's events are taken as well, by the candidate's
 process: they are finer, so they are reported where the referee's clock confirms them. A short kernel drowns in the
-handshake, so many are called in a row between two looks at the referee's clock, and that clock alone is reported.
+handshake, so many are called in a row between two looks at the referee's clock; of the shortest, where the handshake is
+still too much of that, the referee's clock alone is reported.
 """
 
 from __future__ import annotations
@@ -12,12 +13,16 @@ import math
 import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 from stark_worker.protocol import Outcome
 from stark_worker.sandbox import Failure
 
 SHORT_MS = 0.2  # on a GPU; below it a call drowns in the handshake
 BURST_MS = 20.0  # on the host, how long a sample should take: waking up takes up to a few milliseconds
+DEVICE_BURST_MS = 10.0  # the same on a GPU; a call of more than half of it is a sample by itself
+CONFIRMABLE = 4.0  # how many times the doubt about the handshake a burst has to take for the device's clock to count
+GROSS = 0.5  # a device's clock that tells less than this share of the referee's is a lie
 MOST_HANDSHAKE = 0.5  # of a single call on the host, the share that may be taken for the handshake
 AGREEMENT, LEAST_JITTER_MS = 0.1, 0.05
 LOADED_MS = 0.3  # the most by which a handshake may take longer once a candidate is loaded
@@ -28,8 +33,8 @@ COPY_SLACK = 1.1  # how much longer than the referee's own a copy may take befor
 class Sample:
     """What was seen of one call, or of ``length`` calls in a row, in milliseconds.
 
-    ``forward_ms`` until "done", ``late_ms`` from there until handed over, ``device_ms`` by the device's events.
-    ``own_copy_ms`` is how long the referee itself took just afterwards to copy as much.
+    ``forward_ms`` until "done", ``late_ms`` from there until handed over, ``own_copy_ms`` how long the referee itself
+    took just afterwards to copy as much; ``device_ms`` is of one call, by the device's events.
     """
 
     forward_ms: float
@@ -69,19 +74,28 @@ class Overhead:
         longer_ms = statistics.median(sample.forward_ms for sample in bursts) - self.burst_ms
         return replace(self, burst_ms=self.burst_ms + min(max(longer_ms, 0.0), LOADED_MS))
 
-    def is_short(self, samples: Sequence[Sample]) -> bool:
-        """Whether calls on a GPU are too short to be timed one by one."""
-        return statistics.median(map(self.per_call_ms, samples)) < SHORT_MS
+    @property
+    def doubt_ms(self) -> float:
+        """By how much the handshake of one request may differ from what it is taken for."""
+        return self.jitter_ms + LOADED_MS
+
+    def confirms(self, samples: Sequence[Sample]) -> bool:
+        """Whether samples take long enough for the referee's clock to confirm or contradict the device's."""
+        per_call_ms = statistics.median(map(self.per_call_ms, samples))
+        return per_call_ms >= SHORT_MS or per_call_ms * _length(samples) >= CONFIRMABLE * self.doubt_ms
 
     def burst_length(self, samples: Sequence[Sample], most: int) -> int:
         """How many calls in a row make a sample, of as many as there is room for."""
-        if samples[0].device_ms is not None:
-            return most if self.is_short(samples) else 1
-        return min(math.ceil(BURST_MS / statistics.median(map(self.per_call_ms, samples))), most)
+        per_call_ms = statistics.median(map(self.per_call_ms, samples))
+        if samples[0].device_ms is None:
+            return min(math.ceil(BURST_MS / per_call_ms), most)
+        return max(min(int(DEVICE_BURST_MS / per_call_ms), most), 1)
 
     def late_ms(self, sample: Sample) -> float:
         """What was done after "done" beyond handing over: work like any other."""
         copying_ms = COPY_SLACK * max(self.copy_ms * sample.length, sample.own_copy_ms)
+        if sample.device_ms is not None:  # there a copy can be so short that messages about it vary by more
+            copying_ms += self.jitter_ms
         return max(sample.late_ms - copying_ms, 0.0)
 
     def per_call_ms(self, sample: Sample) -> float:
@@ -92,17 +106,33 @@ class Overhead:
         return (max(sample.forward_ms - handshake_ms, 1e-4) + self.late_ms(sample)) / sample.length
 
 
+def _length(samples: Sequence[Sample]) -> float:
+    return statistics.median(sample.length for sample in samples)
+
+
+def told_by_device(told: Any, calls: int) -> float:
+    """What one call took by the device's clock, as the candidate's process tells it; 0 for anything but times.
+
+    The first of several is left out: its launch was waited for.
+    """
+    if not isinstance(told, list) or len(told) != calls or not all(type(ms) is float and ms >= 0.0 for ms in told):
+        return 0.0
+    return statistics.fmean(told[1:] or told or [0.0])
+
+
 def device_times(samples: Sequence[Sample], overhead: Overhead) -> tuple[float, ...]:
-    """The device's times of single calls, when the referee's clock confirms them."""
-    times = tuple((sample.device_ms or 0.0) + overhead.late_ms(sample) for sample in samples)
-    device_ms = statistics.median(times)
-    outside_ms = statistics.median(overhead.per_call_ms(sample) for sample in samples)
-    if abs(outside_ms - device_ms) > AGREEMENT * outside_ms + overhead.jitter_ms + LOADED_MS:
-        raise Failure(
-            Outcome.REJECTED,
-            f"The clocks disagree: the device's events in the candidate's process say {device_ms:.4f} ms, the"
-            f" referee's clock says {outside_ms:.4f} ms after {overhead.single_ms:.4f} ms for the handshake."
-            " All work has to be finished, or queued on the current stream, when forward() returns.",
-            "clock_disagreement",
-        )
-    return times
+    """The device's times where the referee's clock confirms them, and the referee's where it hardly does."""
+    times = tuple((sample.device_ms or 0.0) + overhead.late_ms(sample) / sample.length for sample in samples)
+    outside = tuple(map(overhead.per_call_ms, samples))
+    device_ms, outside_ms, length = statistics.median(times), statistics.median(outside), _length(samples)
+    if abs(outside_ms - device_ms) <= AGREEMENT * outside_ms + overhead.doubt_ms / length:
+        return times
+    if length > 1 and device_ms >= GROSS * outside_ms:
+        return outside
+    raise Failure(
+        Outcome.REJECTED,
+        f"The clocks disagree: the device's events in the candidate's process say {device_ms:.4f} ms, the"
+        f" referee's clock says {outside_ms:.4f} ms after {overhead.single_ms:.4f} ms for the handshake."
+        " All work has to be finished, or queued on the current stream, when forward() returns.",
+        "clock_disagreement",
+    )

@@ -1,16 +1,17 @@
 """One candidate before the referee: every call is of the same kind.
 
 Fresh inputs are written to the arena, the outputs there are overwritten, the clock runs from "call" to "done", and the
-outputs are read and compared. Warm-up calls alone repeat their inputs and are not compared; nothing is decided by them.
+outputs are read and compared. Huge ones take far longer to compare than to compute, so that of these only some timed
+calls are; which ones is decided after the call. Warm-up calls repeat their inputs and are not compared; nothing is
+decided by them.
 """
 
 from __future__ import annotations
 
-import contextlib
 import random
 import statistics
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -22,57 +23,20 @@ from stark_worker.faults import MachineryFault, SandboxTooWeak, TaskFault
 from stark_worker.job import write_job
 from stark_worker.labels import kernels_of, number
 from stark_worker.memory import HostMemory, copy_plainly, nbytes, spoil
-from stark_worker.protocol import EvalRequest, Labels, Outcome, Timing
+from stark_worker.protocol import EvalRequest, Labels, Outcome, Score, Timing
 from stark_worker.reference import Case, Reference
 from stark_worker.sandbox import START_S, Candidate, Failure
-from stark_worker.timing import Overhead, Sample, device_times
+from stark_worker.timing import Overhead, Sample, device_times, told_by_device
 
-WARM_UPS, WARM_UP_S = 100, 1.0
-SAMPLES_FEW, SAMPLES_ENOUGH, SAMPLES_MOST = 5, 30, 100
-BURSTS_ENOUGH, BURSTS_MOST = 15, 30
-SAMPLING_S, SAMPLING_MOST_S = 2.0, 10.0
-CALIBRATIONS = 20
-AHEAD_BYTES = 2**28  # up to this size of the arena, cases are made while the candidate builds
+WARM_UPS, WARM_UP_S, WARM_UP_DEVICE_S = 100, 1.0, 0.3
+COMPARED = 0.2  # of huge timed calls, the share that is compared
+CALIBRATIONS, CALIBRATIONS_LARGE = 20, 5
+LARGE = 2**28  # bytes of inputs and outputs, up to which cases are made while the candidate builds
 PROFILE_S = 30.0
 MOST_BYTES = 2**50  # that a candidate's process could mean seriously
 WEIGHTS = {"name": "copied by name", "shape": "copied by shape", "seed": "by seed and order"}
 
 Told = dict[str, Any]  # by the candidate's process
-
-
-@contextlib.contextmanager
-def no_fault_of_the_candidate() -> Iterator[None]:
-    """A rival was judged before; what goes wrong with it now is nobody's fault who is judged."""
-    try:
-        yield
-    except Failure as failure:
-        raise MachineryFault(f"What the candidate is compared with failed: {failure.log}") from failure
-
-
-def measure(trials: Sequence[Trial], reference: Reference) -> list[list[Sample]]:
-    """Enough samples of each for a stable median, fewer of slow ones.
-
-    Where there are two they take turns on the same inputs, so that whatever slows the machine slows both alike.
-    """
-    if trials[0].on_host:
-        for trial in trials:  # waking up weighs alike then
-            trial.burst = min(other.burst for other in trials)
-    samples: list[list[Sample]] = [[] for _ in trials]
-    turns = list(zip(trials, samples, strict=True))
-    began = time.monotonic()
-    in_bursts = any(trial.burst > 1 for trial in trials)
-    wanted, most = (BURSTS_ENOUGH, BURSTS_MOST) if in_bursts else (SAMPLES_ENOUGH, SAMPLES_MOST)
-    while len(samples[0]) < most:
-        spent = time.monotonic() - began
-        enough = wanted if spent < SAMPLING_MOST_S * len(trials) else SAMPLES_FEW
-        if spent > SAMPLING_S * len(trials) and len(samples[0]) >= enough:
-            break
-        cases = reference.timed_cases(max(trial.next_burst() for trial in trials))
-        random.SystemRandom().shuffle(turns)
-        for trial, taken in turns:
-            with contextlib.nullcontext() if trial is trials[0] else no_fault_of_the_candidate():
-                taken.append(trial.call_checked(cases if trial.burst > 1 else cases[:1]))
-    return samples
 
 
 class Trial:
@@ -82,7 +46,9 @@ class Trial:
         self.checks: dict[str, str] = {}
         self.seeds = {"weights": reference.construct_seed}
         self.on_host, self.loaded = reference.device.type == "cpu", False
+        self.as_kernelbench = request.score is Score.KERNELBENCH
         self.burst = 1  # how many calls make a sample at most
+        self.compared = 0  # timed calls
         self._request, self._candidate, self._reference = request, candidate, reference
         self._job = job = write_job(request, reference, candidate.folder, cache)
         self._examiner = Examiner(job, reference)
@@ -102,6 +68,8 @@ class Trial:
         return self
 
     def __exit__(self, *_: object) -> None:
+        """The memory is given back when nobody has it open any more, also not who is judged."""
+        self._candidate.close()
         self._inputs, self._outputs = [], []
         self._memory.close()
 
@@ -124,7 +92,8 @@ class Trial:
         wanted = self._overhead.burst_length(self._warm_up(), len(self._inputs))
         self.burst = wanted if wanted > 1 and self._can_burst(wanted) else 1
         if self.burst > 1 and not self.on_host:
-            self._overhead = self._overhead.with_candidate([self._empty([]) for _ in range(CALIBRATIONS)])
+            self._overhead = self._overhead.with_candidate(self._empty([]))
+        self.compared = 0
 
     def labels(self, told: Told | None) -> Labels:
         """What kind of kernel it is, with what its own process told when it was profiled."""
@@ -139,10 +108,6 @@ class Trial:
             kernels=kernels,
             own_share=share,
         )
-
-    def next_burst(self) -> int:
-        """How many calls the next sample is to be made of: nobody can foresee which is the last."""
-        return random.SystemRandom().randint(-(-3 * self.burst // 4), self.burst)
 
     def profile(self) -> Told | None:
         """Where its time goes, as its own process says; the last thing it is asked. None when it cannot say."""
@@ -161,30 +126,33 @@ class Trial:
             if "refused" in ready:
                 raise SandboxTooWeak(str(ready["refused"]))
             self.checks["isolation"] = str(ready["isolation"])
-            singles = [self._empty([(0, 0)]) for _ in range(CALIBRATIONS)]
-            bursts = [self._empty([]) for _ in range(CALIBRATIONS)]
+            singles, bursts = self._empty([(0, 0)]), self._empty([])
         except Failure as failure:
             raise MachineryFault(f"The candidate's process did not start. {failure.log}") from failure
         overhead = Overhead.of(singles, bursts)
         self.checks["handshake_ms"] = f"{overhead.single_ms:.3f}"
         return overhead
 
-    def _empty(self, calls: list[tuple[int, int]]) -> Sample:
-        """A request that computes nothing, after the same preparations as one that does: on inputs never used again.
+    def _empty(self, calls: list[tuple[int, int]]) -> list[Sample]:
+        """Requests that compute nothing, after the same preparations as one that does: on inputs never used again.
 
         On the CPU, where a task can take long and preparations matter little, without them.
         """
-        if not self.on_host:
-            self._write(0, self._reference.timed_cases()[0])
-        self._memory.settle()
-        return self._call_on_time(calls)[0]
+        cases = [] if self.on_host else self._reference.timed_questions(1)
+        samples = []
+        for _ in range(CALIBRATIONS if self._reference.call_bytes < LARGE else CALIBRATIONS_LARGE):
+            for case in cases:
+                self._write(0, case)
+            self._memory.settle()
+            samples.append(self._call_on_time(calls)[0])
+        return samples
 
     def _build(self) -> Iterable[Case]:
         """Have the candidate loaded and make cases meanwhile."""
         self._candidate.forget_output()  # so far it was not the candidate that printed
         self._candidate.tell(do="load")
         cases: Iterable[Case] = self._reference.cases()
-        if self._job.size < AHEAD_BYTES:
+        if self._reference.call_bytes < LARGE:
             cases = list(cases)
         loaded = self._candidate.expect("loaded", self._request.limits.build_s)
         self._rest()
@@ -199,7 +167,7 @@ class Trial:
             self._candidate.pause()
 
     def _warm_up(self) -> list[Sample]:
-        until = time.monotonic() + WARM_UP_S
+        until = time.monotonic() + (WARM_UP_S if self.on_host else WARM_UP_DEVICE_S)
         samples: list[Sample] = []
         while not samples or (len(samples) < WARM_UPS and time.monotonic() < until):
             self._memory.settle()
@@ -220,25 +188,26 @@ class Trial:
         """The samples that count, and how they came about."""
         overhead = self._overhead
         calls = sum(sample.length for sample in samples)
-        self.checks["timing"] = f"{calls} calls, each on inputs not seen before and each compared"
+        compared = "some, which nobody can foresee," if self._reference.huge else "each"
+        self.checks["timing"] = f"{calls} calls, each on inputs not seen before and {compared} compared"
         if self.burst > 1:
-            self.checks["timing"] += f", in {len(samples)} bursts by the referee's clock"
+            self.checks["timing"] += f", in {len(samples)} bursts"
         outside = tuple(map(overhead.per_call_ms, samples))
         return Timing(outside if self.on_host else self._device_timing(samples, outside))
 
     def _device_timing(self, samples: list[Sample], outside: tuple[float, ...]) -> tuple[float, ...]:
         """What counts of both clocks of a GPU."""
-        device_ms = statistics.median((sample.device_ms or 0.0) / sample.length for sample in samples)
+        device_ms = statistics.median(sample.device_ms or 0.0 for sample in samples)
         self.checks["clocks"] = f"device {device_ms:.4f} ms, referee {statistics.median(outside):.4f} ms per call"
+        self.checks["cache"] = "flushed before every call"
         if self.burst > 1:
             self.checks["cache"] = f"flushed before every burst; {cuda.cached_share(self._job.size)}"
-            return outside
-        self.checks["cache"] = "flushed before every call"
-        times = device_times(samples, self._overhead)
-        return tuple(map(max, times, outside)) if self._overhead.is_short(samples) else times
+        if self._overhead.confirms(samples):
+            return device_times(samples, self._overhead)
+        return outside if self.burst > 1 else tuple(map(max, device_times(samples, self._overhead), outside))
 
     def call_checked(self, cases: Sequence[Case], again: bool = False) -> Sample:
-        """Calls in a row, one on each case, with all outputs compared.
+        """Calls in a row, one on each case, with all outputs compared, or of cases without an answer some.
 
         The places are not to be foreseen, but for a single call ``again`` where the last one was: on other inputs.
         """
@@ -248,15 +217,23 @@ class Trial:
         self._memory.settle()
         sample, looks = self._call_on_time([(place, case.seed) for place, case in zip(places, cases, strict=True)])
         begin = time.perf_counter()
-        got = [self._received(place) for place in places]
+        chosen = [pair for pair in zip(places, cases, strict=True) if _is_compared(pair[1])]
+        got = [self._received(place) for place, _ in chosen]
         self._memory.wait()
         sample = replace(sample, own_copy_ms=(time.perf_counter() - begin) * 1e3)
         for look in looks or [{}]:
             self._examiner.look_at(look)
-        for place, case, outputs in zip(places, cases, got, strict=True):
-            self._examiner.compare(case, outputs)
-            self._examiner.compare_inputs(case, self._inputs[place])
+        for (place, case), outputs in zip(chosen, got, strict=True):
+            self._compare(place, case, outputs)
         return sample
+
+    def _compare(self, place: int, case: Case, outputs: list[torch.Tensor]) -> None:
+        """Compare a call; one without an answer is answered now, and left alone where the reference has none."""
+        answered = case if case.expected else self._reference.answered(case)
+        if answered is not None:
+            self._examiner.compare(answered, outputs)
+            self._examiner.compare_inputs(answered, self._inputs[place])
+            self.compared += 1
 
     def _received(self, place: int) -> list[torch.Tensor]:
         """The outputs at a place, in memory of our own. On the host it is kept, so that a copy is nothing but one."""
@@ -299,5 +276,9 @@ class Trial:
             raise Failure(Outcome.REJECTED, "What the results look like was not told.", "forged_message")
         if changed:
             self.checks["precision"] = f"the candidate changed {str(changed)[:200]}; reset before every call"
-        device = float(device_ms) if isinstance(device_ms, int | float) else None
+        device = None if self.on_host else told_by_device(device_ms, len(calls))
         return Sample((done - begin) * 1e3, (end - done) * 1e3, device, length=len(calls)), looks
+
+
+def _is_compared(case: Case) -> bool:
+    return bool(case.expected) or random.SystemRandom().random() < COMPARED

@@ -33,6 +33,10 @@ LAST_BYTES = 2_000
 GONE_S = 2 * END_S  # how long to wait for the end of what was let go
 FOLDERS = ("HOME", "TMPDIR", "TORCH_EXTENSIONS_DIR", "XDG_CACHE_HOME", "TRITON_CACHE_DIR", "CUDA_CACHE_PATH")
 
+# Importing torch's builder of extensions asks for the GPU, and what is forked after that can never use it. So a warm
+# parent sees none, and is told to count without starting the driver. Libraries of its own start no threads either.
+_UNTOUCHED = {"CUDA_VISIBLE_DEVICES": "", "PYTORCH_NVML_BASED_CUDA_CHECK": "1", "OPENBLAS_NUM_THREADS": "1"}
+
 _BOOT = (
     "import sys; sys.path.insert(0, sys.argv[1]); from stark_worker.nursery import main; "
     "main(int(sys.argv[2]), sys.argv[3])"
@@ -68,7 +72,7 @@ class Nursery:
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=output,
-                env=environment(self._folder, self._more),
+                env=environment(self._folder, {**self._more, **_UNTOUCHED}),
                 pass_fds=(there.fileno(),),
                 start_new_session=True,
             )

@@ -1,11 +1,13 @@
 """The same exploits before KernelBench's own evaluator, from a checkout that the user gives. Needs a GPU.
 
-Each is judged in a process of its own: what it does to that process, the evaluator included, is what is tried.
+Each is judged in a process of its own, forked from one that has imported KernelBench and not touched the GPU: what it
+does to its process, the evaluator included, is what is tried.
 """
 
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 import time
@@ -15,57 +17,108 @@ from typing import Any
 from adversarial import zoo
 from stark_worker.protocol import Target
 
-SECONDS = 180
+SECONDS = 120
+BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 
+# A line with task and candidate comes in, one with the verdict goes out; a candidate's own output goes elsewhere.
 PROGRAM = """
-import json, os, sys
-answer = os.dup(1)
-os.dup2(2, 1)
-sys.path[:0] = [sys.argv[1], sys.argv[1] + "/src"]
-try:
-    from kernelbench.eval import eval_kernel_against_ref
-except ImportError:
-    from src.eval import eval_kernel_against_ref
-import torch
+import json, os, select, signal, sys, tempfile
+from pathlib import Path
 
-task, candidate = json.load(sys.stdin)
-found = eval_kernel_against_ref(
-    task, candidate, measure_performance=True, num_correct_trials=5, num_perf_trials=100, device=torch.device("cuda:0")
-)
-os.write(answer, json.dumps({"correct": bool(found.correctness), "ms": float(found.runtime)}).encode())
+sys.path.insert(0, sys.argv[1])
+import theirs
+
+evaluation = theirs.load(Path(sys.argv[2])).eval
+
+def judge(task, candidate, answer):
+    os.dup2(2, 1)
+    os.environ["TORCH_EXTENSIONS_DIR"] = os.environ["TRITON_CACHE_DIR"] = tempfile.mkdtemp()
+    import torch
+    found = evaluation.eval_kernel_against_ref(
+        original_model_src=task, custom_model_src=candidate, measure_performance=True, num_correct_trials=5,
+        num_perf_trials=100, device=torch.device("cuda:0"),
+    )
+    correct = bool(found and found.correctness)
+    os.write(answer, json.dumps({"correct": correct, "ms": float(found.runtime) if correct else None}).encode())
+
+for line in sys.stdin:
+    reading, writing = os.pipe()
+    child = os.fork()
+    if child == 0:
+        os.setsid()
+        try:
+            judge(*json.loads(line), writing)
+        finally:
+            os._exit(0)
+    os.close(writing)
+    ready = select.select([reading], [], [], float(sys.argv[3]))[0]
+    said = os.read(reading, 10_000).decode() if ready else ""
+    os.close(reading)
+    os.killpg(child, signal.SIGKILL)
+    os.waitpid(child, 0)
+    print(said or json.dumps({"correct": False, "ms": None}), flush=True)
 """
+
+
+class KernelBench:
+    """Their evaluator, ready to be asked."""
+
+    def __init__(self, checkout: Path) -> None:
+        command = [sys.executable, "-c", PROGRAM, str(BENCHMARKS), str(checkout), str(SECONDS)]
+        self._process = subprocess.Popen(
+            command,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            env=os.environ | {"PYTORCH_NVML_BASED_CUDA_CHECK": "1"},  # counting GPUs must not open them
+        )
+        self._references: dict[str, dict[str, Any]] = {}
+
+    def judged(self, task: str, source: str) -> dict[str, Any]:
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        try:
+            self._process.stdin.write(json.dumps([task, source]) + "\n")
+            self._process.stdin.flush()
+        except BrokenPipeError:
+            raise SystemExit("KernelBench's evaluator could not be started; see above") from None
+        if not (line := self._process.stdout.readline()):
+            raise SystemExit("KernelBench's evaluator ended without an answer; see above")
+        return dict(json.loads(line))
+
+    def reference(self, name: str) -> dict[str, Any]:
+        """The task's own model as a candidate: if that is not correct there, nothing can be said."""
+        if name not in self._references:
+            task = zoo.task_source(name)
+            self._references[name] = self.judged(task, task.replace("Model", "ModelNew"))
+        return self._references[name]
+
+    def close(self) -> None:
+        self._process.terminate()
+        self._process.wait()
 
 
 def run(checkout: Path, target: Target, record: Any, until: float) -> bool:
     """Whether every exploit was tried before the time was over; ``record`` keeps what is found."""
-    for exploit in zoo.exploits(target):
-        if not record.missing("kernelbench", exploit.name, exploit.source) or "contained" in exploit.expect:
-            continue
-        if time.monotonic() > until:
-            return False
-        reference = _judged(checkout, exploit.task, zoo.task_source(exploit.task).replace("Model", "ModelNew"))
-        found = _judged(checkout, exploit.task, exploit.source)
-        record.keep("kernelbench", exploit.name, exploit.source, found | {"fooled": _fooled(exploit, found, reference)})
-    return True
-
-
-def _judged(checkout: Path, task: str, source: str) -> dict[str, Any]:
+    theirs = KernelBench(checkout)
     try:
-        done = subprocess.run(
-            [sys.executable, "-c", PROGRAM, str(checkout)],
-            input=json.dumps([zoo.task_source(task), source]),
-            capture_output=True,
-            text=True,
-            timeout=SECONDS,
-        )
-        return dict(json.loads(done.stdout))
-    except (subprocess.TimeoutExpired, json.JSONDecodeError):
-        return {"correct": False, "ms": None}
+        for exploit in zoo.exploits(target):
+            if not record.missing("kernelbench", exploit.name, exploit.source) or "contained" in exploit.expect:
+                continue
+            if time.monotonic() > until:
+                return False
+            reference = theirs.reference(exploit.task)
+            found = theirs.judged(zoo.task_source(exploit.task), exploit.source)
+            found |= {"fooled": _fooled(exploit, found, reference), "reference": reference}
+            record.keep("kernelbench", exploit.name, exploit.source, found)
+    finally:
+        theirs.close()
+    return True
 
 
 def _fooled(exploit: zoo.Exploit, found: dict[str, Any], reference: dict[str, Any]) -> bool:
     """Whether it was taken for correct though it is not, or for faster than what it computes."""
-    if not found["correct"] or found["ms"] is None:
+    if not found["correct"] or found["ms"] is None or not reference["correct"]:
         return False
     honest = "ok-at-true-time" in exploit.expect
-    return not (honest and reference["ms"] is not None and found["ms"] >= zoo.TRUE_SHARE * reference["ms"])
+    return not (honest and found["ms"] >= zoo.TRUE_SHARE * reference["ms"])

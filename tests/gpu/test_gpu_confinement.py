@@ -27,5 +27,5 @@ assert found.level in ("strong", "standard"), found.missing
 
 
 def test_cuda_works_in_a_confined_process(tmp_path):
-    done = subprocess.run([sys.executable, "-c", PROGRAM, str(tmp_path)], capture_output=True, text=True)
+    done = subprocess.run([sys.executable, "-c", PROGRAM, str(tmp_path)], capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr

@@ -4,12 +4,14 @@ Needs torch with CUDA, triton, nvcc and pytest, and nothing else of the project.
 
     PYTHONPATH=src python3 -m pytest -c tests/gpu/pytest.ini --rootdir tests/gpu --confcutdir tests/gpu tests/gpu
 
-Every test stands alone, so parts can be run with ``-k``. After each fault nothing is left, and a normal evaluation is
-normal: it includes the worker's health check, and a device that fails it is no report but an error.
+Every test stands alone, so parts can be run with ``-k``; ``scripts/gpu`` runs all of them, in parts that resume. After
+each fault nothing is left. Every evaluation ends with the worker's health check, and a device that fails it is an error
+and no report; after what can harm the device itself a normal evaluation is tried at once.
 """
 
 from __future__ import annotations
 
+import contextlib
 import subprocess
 import sys
 import time
@@ -18,6 +20,7 @@ from pathlib import Path
 
 import pytest
 
+from stark_worker.faults import MachineryFault
 from stark_worker.protocol import (
     DeviceFacts,
     EvalReport,
@@ -33,7 +36,8 @@ from stationed import stationed
 
 TEMPLATES = Path(__file__).parents[2] / "src" / "stark" / "agents" / "templates"
 LIMITS = Limits(build_s=240.0, run_s=20.0)
-SHORT = Limits(build_s=15.0, run_s=5.0)  # of candidates that never end
+SHORT = Limits(build_s=15.0, run_s=3.0)  # of candidates that never end
+DEADLINE_S = 280.0  # of one evaluation: a station that does not answer fails one test, not all of them
 LANGUAGES = [Target.CUDA, Target.TRITON]
 
 TASK = """
@@ -224,7 +228,7 @@ LYING_CLOCK = """
 import gc
 for found in gc.get_objects():
     if type(found).__name__ == "DeviceClock":
-        found._elapsed = lambda: 0.3
+        found.elapsed_ms = lambda told=found.elapsed_ms: [0.3 for _ in told()]
 """
 RULES = {
     "changed_inputs": forward("y = self.right(x); x.add_(1); return y", Target.TRITON),
@@ -257,17 +261,20 @@ class Judge:
         precision: Precision = Precision.FP32,
     ) -> EvalReport:
         began = time.monotonic()
-        report = self._station.judge(EvalRequest(task, candidate, entry, target, precision, limits=limits))
+        report = self.ask(EvalRequest(task, candidate, entry, target, precision, limits=limits))
         took = time.monotonic() - began
         median = f"{report.timing.median_ms:.5f} ms" if report.timing else report.log[:300]
         sys.stderr.write(f"\n{report.outcome} {report.rule} {median} {report.checks} in {took:.1f} s\n")
         return report
 
+    def ask(self, request: EvalRequest) -> EvalReport:
+        return self._station.judge(request, DEADLINE_S)
+
     def built(self) -> list[Path]:
         return sorted(self._cache.iterdir())
 
     def expect(self, source: str, target: Target, outcome: Outcome, said: str) -> None:
-        """A fault gets its outcome within its limits, leaves nothing, and the next evaluation is normal."""
+        """A fault gets its outcome within its limits and leaves nothing."""
         limits = SHORT if outcome is Outcome.TIMEOUT else LIMITS
         began = time.monotonic()
         report = self(SMALL, source, target, limits=limits)
@@ -276,7 +283,6 @@ class Judge:
         assert len(report.log) < 6_000
         assert took < limits.build_s + limits.run_s + 1.0
         assert self._station.left() == (set(), set())
-        assert self(SMALL, KERNEL[target], target).outcome is Outcome.OK
 
 
 @pytest.fixture(scope="module")
@@ -284,12 +290,13 @@ def judge(tmp_path_factory):
     cache = tmp_path_factory.mktemp("shared") / "cache"
     with stationed(cache, Target.CUDA) as station:
         judge = Judge(station, cache)
-        for language in LANGUAGES:  # all is warm, and the right kernels are built
-            assert judge(SMALL, KERNEL[language], language).outcome is Outcome.OK
+        for language in LANGUAGES:  # all is warm, and the right kernels are built; whether they are right is a test
+            with contextlib.suppress(MachineryFault):
+                judge(SMALL, KERNEL[language], language)
         yield judge
 
 
-@pytest.mark.parametrize("task", [SMALL, LARGE], ids=["in bursts", "call by call"])
+@pytest.mark.parametrize("task", [SMALL, LARGE], ids=["small", "large"])
 @pytest.mark.parametrize("language", [*LANGUAGES, None])
 def test_right_kernels_are_ok_whatever_they_are_written_in(judge, language, task):
     """None is the task's own model."""
@@ -299,7 +306,7 @@ def test_right_kernels_are_ok_whatever_they_are_written_in(judge, language, task
     assert report.timing
     assert report.device
     assert report.device.kind == "cuda"
-    assert ("bursts" in report.checks["timing"]) == (task is SMALL)
+    assert "bursts" in report.checks["timing"]
     assert report.labels.first_call_ms > 0
     assert report.checks["isolation"].partition(":")[0] in ("strong", "standard")
 
@@ -320,8 +327,9 @@ def test_a_fault_of_the_source_is_an_outcome(judge, name, language):
 
 @pytest.mark.parametrize("name", KERNELS)
 def test_a_fault_of_the_kernel_is_an_outcome(judge, name):
-    source, outcome, said = KERNELS[name]
-    judge.expect(source, Target(name.split()[0]), outcome, said)
+    (source, outcome, said), target = KERNELS[name], Target(name.split()[0])
+    judge.expect(source, target, outcome, said)
+    assert judge(SMALL, KERNEL[target], target).outcome is Outcome.OK
 
 
 @pytest.mark.parametrize("rule", RULES)
@@ -347,7 +355,7 @@ def test_what_was_built_is_found_again(judge):
 
 def test_a_rival_is_timed_beside_the_candidate(judge):
     request = EvalRequest(SMALL, KERNEL[Target.TRITON], target=Target.TRITON, limits=LIMITS)
-    report = judge._station.judge(replace(request, rival_source=SMALL))
+    report = judge.ask(replace(request, rival_source=SMALL))
     assert report.outcome is Outcome.OK, report.log
     assert report.rival
     assert report.timing
@@ -359,6 +367,31 @@ def test_a_candidate_may_return_the_same_memory_every_time(judge):
     report = judge(SMALL, forward(keeping, Target.TRITON), Target.TRITON)
     assert report.outcome is Outcome.OK, report.log
     assert "bursts" not in report.checks["timing"]
+
+
+def test_huge_outputs_are_compared_in_part(judge):
+    task, right = TASK.replace("ROWS", str(2**23)), KERNEL[Target.TRITON]  # 2 GB in and 2 GB out
+    report = judge(task, right, Target.TRITON)
+    assert report.outcome is Outcome.OK, report.log
+    assert "some, which nobody can foresee, compared" in report.checks["timing"]
+    short = right.replace("0.0), mask=at < count)", "0.0), mask=at < count - 1)")
+    assert judge(task, short, Target.TRITON).outcome is Outcome.WRONG_RESULT
+
+
+def test_the_time_is_that_of_device_events(judge):
+    """Roughly; benchmarks/evaluator.py compares with KernelBench's timer."""
+    report = judge(LARGE, KERNEL[Target.TRITON], Target.TRITON)
+    assert report.timing
+    device_ms = float(report.checks["clocks"].split()[1])
+    assert report.timing.median_ms == pytest.approx(device_ms, rel=0.05), report.checks
+
+
+def test_a_profile_names_the_kernels(judge):
+    request = EvalRequest(LARGE, KERNEL[Target.CUDA], target=Target.CUDA, limits=LIMITS, profile_below_ms=1e9)
+    profile = judge.ask(request).profile or ""
+    sys.stderr.write(profile)
+    assert "scale" in profile
+    assert "registers" in profile
 
 
 def test_half_precision_and_dropout(judge):

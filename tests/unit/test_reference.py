@@ -326,3 +326,20 @@ def test_changed_inputs_keep_the_memory_order_of_the_tasks_own(tmp_path):
     reference = Reference(source, Precision.FP32, tmp_path)
     strides = {case.inputs[0].stride() for case in (*reference.cases(), *reference.cases(), *reference.timed_cases())}
     assert strides == {(1, 32)}
+
+
+def test_a_timed_call_can_be_answered_after_it_was_made(refer):
+    reference = refer(task("return torch.softmax(x, dim=1)"))
+    questions = reference.timed_questions(2)
+    assert not any(question.expected for question in questions)
+    assert not torch.equal(questions[0].inputs[0], questions[1].inputs[0])
+    answered = reference.answered(questions[0])
+    assert answered is not None
+    assert agrees(answered, [torch.softmax(answered.inputs[0], dim=1)])
+    assert not agrees(answered, [torch.softmax(questions[1].inputs[0], dim=1)])
+
+
+def test_a_timed_call_outside_of_what_the_task_is_defined_for_has_no_answer(refer):
+    reference = refer(task("return torch.sqrt(x)"))
+    negative = Case("inputs negated", 1, [-torch.rand(16, 32)], [], changed=True)
+    assert reference.answered(negative) is None

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from stark_worker.sandbox import Failure
-from stark_worker.timing import Overhead, Sample, device_times
+from stark_worker.timing import Overhead, Sample, device_times, told_by_device
 
 EMPTY = [Sample(0.10 + 0.001 * number, 0.05, 0.0) for number in range(20)]
 OVERHEAD = Overhead.of(EMPTY, [Sample(0.08, 0.05, 0.0, length=0)] * 20)
@@ -28,8 +28,28 @@ def test_times_that_the_referees_clock_contradicts_are_refused(device_ms):
 
 def test_a_burst_is_timed_from_the_outside_without_its_own_handshake():
     assert OVERHEAD.per_call_ms(Sample(0.08 + 64 * 0.02, 1.0, 1.2, length=64)) == pytest.approx(0.02)
-    assert OVERHEAD.is_short(samples(0.2, 0.1))
-    assert not OVERHEAD.is_short(samples(0.4, 0.3))
+
+
+def test_the_referees_clock_alone_counts_where_the_handshake_is_too_much_of_a_sample():
+    def burst(per_call_ms: float, length: int) -> list[Sample]:
+        return [Sample(0.08 + per_call_ms * length, 0.05, per_call_ms, length=length)] * 15
+
+    assert not OVERHEAD.confirms(samples(0.2, 0.1))
+    assert OVERHEAD.confirms(samples(0.4, 0.3))
+    assert not OVERHEAD.confirms(burst(0.01, 64))
+    assert OVERHEAD.confirms(burst(0.1, 64))
+
+
+def test_the_device_confirmed_by_a_burst_is_timed_without_the_launch_that_is_waited_for():
+    launched = [Sample(0.08 + 0.4 + 32 * 0.15, 0.05, 0.15, length=32)] * 15
+    assert device_times(launched, OVERHEAD) == (0.15,) * 15
+
+
+def test_the_referees_clock_counts_where_a_burst_hardly_confirms_the_devices():
+    doubtful = [Sample(0.08 + 10 * 1.0, 0.05, 0.7, length=10)] * 15
+    assert device_times(doubtful, OVERHEAD) == pytest.approx((1.0,) * 15)
+    with pytest.raises(Failure, match="clocks disagree"):
+        device_times([Sample(0.08 + 10 * 1.0, 0.05, 0.3, length=10)] * 15, OVERHEAD)
 
 
 def test_how_many_calls_make_a_sample():
@@ -38,7 +58,9 @@ def test_how_many_calls_make_a_sample():
     assert OVERHEAD.burst_length(on_host, 2) == 2
     assert OVERHEAD.burst_length([Sample(60.0, 0.05)], 16) == 1
     assert OVERHEAD.burst_length(samples(0.2, 0.1), 64) == 64
-    assert OVERHEAD.burst_length(samples(0.4, 0.3), 64) == 1
+    assert OVERHEAD.burst_length(samples(1.1, 1.0), 64) == 10
+    assert OVERHEAD.burst_length(samples(1.1, 1.0), 4) == 4
+    assert OVERHEAD.burst_length(samples(7.1, 7.0), 64) == 1
 
 
 def test_what_a_loaded_candidate_adds_to_the_handshake_counts_within_bounds():
@@ -52,9 +74,17 @@ def test_nothing_takes_no_time_at_all():
 
 
 def test_work_that_is_put_off_counts():
-    """All of it that takes longer than handing over, whichever clock is reported."""
+    """All of it that takes longer than handing over, whichever clock is reported, but for how messages vary."""
     prompt, late = Sample(1.11, 0.05, 1.0), Sample(1.11, 2.05, 1.0)
     for times in (OVERHEAD.per_call_ms, lambda sample: device_times([sample], OVERHEAD)[0]):
-        assert times(late) == pytest.approx(times(prompt) + 2.0, abs=0.01)
+        assert times(late) == pytest.approx(times(prompt) + 2.0, abs=0.06)
     busy = Sample(1.11, 2.05, 1.0, own_copy_ms=2.0)  # a machine on which copying as much takes as long
     assert OVERHEAD.per_call_ms(busy) == OVERHEAD.per_call_ms(prompt)
+
+
+def test_what_the_device_is_said_to_have_taken_is_one_time_for_each_call():
+    assert told_by_device([0.5], 1) == 0.5
+    assert told_by_device([9.0, 0.25, 0.75], 3) == 0.5
+    assert told_by_device([], 0) == 0.0
+    for forged in (None, 0.5, "0.5", [], [0.5, 0.5], [-1.0], [float("nan")], [True], [[0.5]]):
+        assert told_by_device(forged, 1) == 0.0

@@ -43,6 +43,16 @@ inline CUDAStream getCurrentCUDAStream(int device_index = -1) {
   return CUDAStream(static_cast<cudaStream_t>(stream));
 }
 
+// Streams of our own, as many as torch has in its pool and in turns like there; what has to know torch's own does not
+// compile here.
+inline CUDAStream getStreamFromPool(bool high_priority = false, int = -1) {
+  static std::array<cudaStream_t, 64> pool{};
+  static size_t next = 0;
+  const size_t place = next++ % 32 + (high_priority ? 32 : 0);
+  if (!pool[place]) check(cudaStreamCreateWithPriority(&pool[place], cudaStreamNonBlocking, high_priority ? -1 : 0));
+  return CUDAStream(pool[place]);
+}
+
 class OptionalCUDAGuard {
  public:
   OptionalCUDAGuard() = default;

@@ -1,0 +1,67 @@
+"""How many timed calls there are, of one candidate or of two in turns."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import random
+import time
+from collections.abc import Iterator, Sequence
+
+from stark_worker.faults import MachineryFault
+from stark_worker.reference import Reference
+from stark_worker.sandbox import Failure
+from stark_worker.timing import Sample
+from stark_worker.trial import Trial
+
+SAMPLES_FEW, SAMPLES_ENOUGH, SAMPLES_MOST = 5, 30, 100
+BURSTS_ENOUGH, BURSTS_MOST = 15, 30
+SHORTEST = 0.75  # of the longest burst
+SAMPLING_S, SAMPLING_DEVICE_S, SAMPLING_MOST_S = 2.0, 1.0, 10.0
+COMPARED_LEAST = 3  # calls, where not all are
+
+
+@contextlib.contextmanager
+def no_fault_of_the_candidate() -> Iterator[None]:
+    """A rival was judged before; what goes wrong with it now is nobody's fault who is judged."""
+    try:
+        yield
+    except Failure as failure:
+        raise MachineryFault(f"What the candidate is compared with failed: {failure.log}") from failure
+
+
+def measure(trials: Sequence[Trial], reference: Reference) -> list[list[Sample]]:
+    """Enough samples of each for a stable median, fewer of slow ones.
+
+    Where there are two they take turns on the same inputs, so that whatever slows the machine slows both alike.
+    """
+    if trials[0].on_host:
+        for trial in trials:  # waking up weighs alike then
+            trial.burst = min(other.burst for other in trials)
+    samples: list[list[Sample]] = [[] for _ in trials]
+    turns = list(zip(trials, samples, strict=True))
+    began = time.monotonic()
+    while not _enough(trials, len(samples[0]), time.monotonic() - began):
+        share = random.SystemRandom().uniform(SHORTEST, 1.0)  # nobody can foresee which call is the last
+        longest = max(math.ceil(share * trial.burst) for trial in trials)
+        cases = reference.timed_questions(longest) if reference.huge else reference.timed_cases(longest)
+        random.SystemRandom().shuffle(turns)
+        for trial, taken in turns:
+            with contextlib.nullcontext() if trial is trials[0] else no_fault_of_the_candidate():
+                taken.append(trial.call_checked(cases[: math.ceil(share * trial.burst)]))
+    return samples
+
+
+def _enough(trials: Sequence[Trial], count: int, spent_s: float) -> bool:
+    """Whether so many samples will do; the score ``kernelbench`` takes as many as KernelBench if it can."""
+    in_bursts = any(trial.burst > 1 for trial in trials)
+    wanted, most = (BURSTS_ENOUGH, BURSTS_MOST) if in_bursts else (SAMPLES_ENOUGH, SAMPLES_MOST)
+    if count >= most:
+        return True
+    if trials[0].as_kernelbench and not in_bursts and not trials[0].on_host:
+        wanted = most
+    if spent_s > SAMPLING_MOST_S * len(trials):
+        wanted = SAMPLES_FEW
+    least_s = SAMPLING_S if trials[0].on_host else SAMPLING_DEVICE_S
+    compared = all(trial.compared >= COMPARED_LEAST for trial in trials)
+    return compared and count >= wanted and spent_s > least_s * len(trials)
