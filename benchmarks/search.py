@@ -1,6 +1,6 @@
 """Whether the search matters: the method stark against best-of-K sampling, both with the playbook and equal attempts.
 
-    python benchmarks/search.py [--attempts 10] [--seeds 5] [--tasks NAME ...] [--minutes 25] [--save]
+    python benchmarks/search.py [--attempts 8] [--seeds 5] [--tasks NAME ...] [--minutes 25] [--save]
 
 Both methods choose from the same moves: sampling stacks them at random, stark plans one after the other. A kernel is
 judged once for all runs, so that the methods differ by what they find and not by the clock's noise. The winners are
@@ -110,7 +110,7 @@ async def compare(given: argparse.Namespace, evaluator: JudgedOnce) -> dict[str,
 
 async def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--attempts", type=int, default=10)
+    parser.add_argument("--attempts", type=int, default=8)
     parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument("--tasks", nargs="+", default=[path.stem for path in TASKS])
     parser.add_argument("--minutes", type=float, default=600.0, help="begin no further task after this long")

@@ -15,6 +15,17 @@ from stark.models.playbook.values import Value
 
 LABEL = "# Written by STARK's playbook, a library of moves: no LLM was asked."
 
+_PACKED = '''
+
+def packed(layer: torch.nn.Linear, rows: int) -> torch.Tensor:
+    """The weight as the library reads it fastest, made anew whenever the weight has changed."""
+    state = (layer.weight.data_ptr(), layer.weight._version)
+    if getattr(layer, "packed_from", None) != state:
+        layer.packed = torch.ops.mkldnn._reorder_linear_weight(layer.weight.detach(), rows)
+        layer.packed_from = state
+    return layer.packed
+'''
+
 
 @dataclass(frozen=True)
 class Language:
@@ -42,8 +53,9 @@ def write_candidate(program: Program, moves: Moves, language: Language) -> str:
         outputs = [f"{name}: torch.Tensor" for name in given.values()]
         methods += ["", f"    def tile({', '.join([parameters, *outputs])}):"]
         methods += [f"        {line}" for line in body.lines]
+    definitions = language.definitions(kernels, moves, forward.reused, program.preamble)
     return (
-        f"{header(moves)}\n{LABEL}\n{language.definitions(kernels, moves, forward.reused, program.preamble)}\n\n"
+        f"{header(moves)}\n{LABEL}\n{definitions}{_PACKED if 'pack' in moves else ''}\n\n"
         f"class ModelNew(torch.nn.Module):\n{_construction(program, body)}\n\n" + "\n".join(methods) + "\n"
     )
 
