@@ -1,53 +1,125 @@
 """Whether the search matters: the method stark against best-of-K sampling, both with the playbook and equal attempts.
 
-    python benchmarks/search.py [--attempts 8] [--seeds 5] [--tasks NAME ...] [--minutes 60] [--save]
+    python benchmarks/search.py [--attempts 8] [--seeds 5] [--tasks NAME ...] [--minutes 25] [--save]
 
-Both methods choose from the same moves: sampling stacks them at random, stark plans one after the other. Every run is
-kept under --folder: called again, it goes on with what is missing. A run counts by its best speed-up over its own root.
+Both methods choose from the same moves: sampling stacks them at random, stark plans one after the other. A kernel is
+judged once for all runs, so that the methods differ by what they find and not by the clock's noise. The winners are
+then judged anew, each in turns with the reference on the same inputs: picking the best of many measurements flatters.
+Every report is kept under --folder: called again, the runs are repeated from there and go on with what is missing.
 """
 
 from __future__ import annotations
 
 import argparse
 import asyncio
+import hashlib
 import json
 import statistics
+import tempfile
 import time
+from dataclasses import replace
 from pathlib import Path
+from types import TracebackType
+from typing import Self
 
-from playbook import ROOT, TASKS, facts, local_device, search
+from playbook import ROOT, TASKS, facts
+
+from stark import api
+from stark.config import load_settings
+from stark.evaluation import open_evaluator
+from stark.interfaces import Evaluator
+from stark.run import eval_request
+from stark.settings import Settings
+from stark.task import load_task
+from stark_worker.folder import write_whole
+from stark_worker.protocol import DeviceFacts, EvalReport, EvalRequest, from_json, to_json
 
 METHODS = ("stark", "sampling")
 
 
-def speedup(task: Path, folder: Path, attempts: int, method: str, seed: int) -> float:
-    """The best speed-up of one run; 1 where nothing correct was found, for the task's own model is always there."""
-    kept = folder / "speedup.json"
-    if not kept.exists():
-        result = search(task, folder, attempts, method, seed)
-        kept.write_text(json.dumps(result.speedup or 1.0))
-    return float(json.loads(kept.read_text()))
+class JudgedOnce:
+    """An evaluator that keeps every report in a folder and judges nothing twice."""
+
+    def __init__(self, evaluator: Evaluator, folder: Path) -> None:
+        self._evaluator, self._folder = evaluator, folder
+        self.slots = evaluator.slots
+        self.judged = 0
+        folder.mkdir(parents=True, exist_ok=True)
+
+    async def __aenter__(self) -> Self:
+        await self._evaluator.__aenter__()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self._evaluator.__aexit__(kind, error, trace)
+
+    async def device(self) -> DeviceFacts:
+        return await self._evaluator.device()
+
+    async def evaluate(self, request: EvalRequest) -> EvalReport:
+        asked = replace(request, profile_below_ms=0.0)  # depends on the run
+        file = self._folder / f"{hashlib.sha256(to_json(asked).encode()).hexdigest()}.json"
+        if not file.exists():
+            self.judged += 1
+            write_whole(file, to_json(await self._evaluator.evaluate(asked)))
+        return from_json(EvalReport, file.read_text())
 
 
-def main() -> None:
+async def search(path: Path, method: str, seed: int, attempts: int, evaluator: Evaluator) -> str | None:
+    """One run with the playbook; returns the source of its best kernel."""
+    sets = [f"budget.attempts={attempts}", f"method={method}", f"seed={seed}", f"roles.model=playbook:{seed}"]
+    with tempfile.TemporaryDirectory() as folder:
+        job = api.prepare(path, load_settings(sets=[*sets, "evaluation.final=false"]), Path(folder) / "run")
+        with api.new_store(job.folder) as store:
+            record = api.unstarted(job, await evaluator.device())
+            store.create(record)
+            return (await api.drive(api.assemble(record, store, evaluator, lambda event: None), [])).source
+
+
+async def speedup(path: Path, source: str | None, evaluator: Evaluator) -> float:
+    """A winner against the reference, in turns; 1 where nothing holds, for the task's own model is always there."""
+    if source is None:
+        return 1.0
+    task = load_task(path)
+    request = replace(eval_request(task, source, Settings().evaluation), rival_source=task.source)
+    report = await evaluator.evaluate(request)
+    return report.rival.median_ms / report.timing.median_ms if report.timing and report.rival else 1.0
+
+
+async def compare(given: argparse.Namespace, evaluator: JudgedOnce) -> dict[str, dict[str, list[float]]]:
+    """The speed-ups of all runs by task and method."""
+    end = time.monotonic() + 60 * given.minutes
+    found: dict[str, dict[str, list[float]]] = {}
+    for seed in range(given.seeds):  # seed by seed, so that an early end leaves all tasks with about equally many
+        for path in (path for path in TASKS if path.stem in given.tasks):
+            if time.monotonic() > end:
+                return found
+            begun = time.monotonic()
+            for method in METHODS:
+                source = await search(path, method, seed, given.attempts, evaluator)
+                speeds = found.setdefault(path.stem, {}).setdefault(method, [])
+                speeds.append(await speedup(path, source, evaluator))
+            last = "   ".join(f"{method} {found[path.stem][method][-1]:.2f}x" for method in METHODS)
+            print(
+                f"{path.stem} {seed}: {last}   {time.monotonic() - begun:.0f} s, {evaluator.judged} judged", flush=True
+            )
+    return found
+
+
+async def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--attempts", type=int, default=8)
     parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument("--tasks", nargs="+", default=[path.stem for path in TASKS])
-    parser.add_argument("--minutes", type=float, default=600.0, help="begin no further run after this long")
+    parser.add_argument("--minutes", type=float, default=600.0, help="begin no further task after this long")
     parser.add_argument("--folder", type=Path, default=ROOT / "runs" / "benchmark-search")
     parser.add_argument("--save", action="store_true", help="write benchmarks/results/search-cpu.json")
     given = parser.parse_args()
-    end = time.monotonic() + 60 * given.minutes
-    found: dict[str, dict[str, list[float]]] = {}
-    for seed in range(given.seeds):  # seed by seed, so that an early end leaves all tasks with equally many
-        for task in (path for path in TASKS if path.stem in given.tasks):
-            for method in METHODS:
-                folder = given.folder / f"{task.stem}-{method}-{seed}"
-                if time.monotonic() < end or (folder / "speedup.json").exists():
-                    speeds = found.setdefault(task.stem, {}).setdefault(method, [])
-                    speeds.append(speedup(task, folder, given.attempts, method, seed))
-    rows = {task: each for task, each in found.items() if set(each) == set(METHODS)}
+    async with JudgedOnce(open_evaluator(Settings().evaluation), given.folder) as evaluator:
+        rows = await compare(given, evaluator)
+        device = json.loads(to_json(await evaluator.device()))
     wins = 0
     for task, each in rows.items():
         medians = [statistics.median(each[method]) for method in METHODS]
@@ -55,10 +127,9 @@ def main() -> None:
         print(f"{task:<20} stark {medians[0]:7.2f}x   sampling {medians[1]:7.2f}x   ({len(each['stark'])} seeds)")
     print(f"stark is faster on {wins} of {len(rows)} tasks")
     if given.save:
-        device = asyncio.run(local_device())
         result = {**facts(), "device": device, "attempts": given.attempts, "wins": wins, "speedups": rows}
         (ROOT / "benchmarks" / "results" / "search-cpu.json").write_text(json.dumps(result, indent=1) + "\n")
 
 
 if __name__ == "__main__":
-    main()
+    asyncio.run(main())

@@ -95,6 +95,21 @@ def test_all_safe_moves_together_compute_the_same(name, tmp_path):
     assert all(map(torch.equal, inputs, kept)), "inputs are not to be written over"
 
 
+def test_weights_that_change_are_prepared_anew(tmp_path):
+    source = (Path(__file__).parents[2] / "examples" / "tasks" / "linear_gelu.py").read_text()
+    task = load(source, tmp_path / "task.py")
+    candidate = load(write_candidate(read_task(source), frozenset({"fuse", "pack"}), CPP), tmp_path / "candidate.py")
+    model, new = task.Model(128, 1024), candidate.ModelNew(128, 1024)
+    inputs = task.get_inputs()
+    with torch.no_grad():
+        new(*inputs)
+        new.load_state_dict(model.state_dict())
+        torch.testing.assert_close(new(*inputs), model(*inputs), rtol=1e-4, atol=1e-5)
+        for changed in (model, new):
+            changed.linear.weight.mul_(2.0)
+        torch.testing.assert_close(new(*inputs), model(*inputs), rtol=1e-4, atol=1e-5)
+
+
 @pytest.mark.parametrize("moves", [{"fuse", "online"}, {"fuse", "online", "polynomial", "relax"}])
 def test_an_online_softmax_of_rows_that_begin_with_infinities(moves, tmp_path):
     source = odd_task("return torch.softmax(x, dim=-1)", "3, 5000", 5000)

@@ -137,6 +137,11 @@ def test_modules_of_the_task_s_own_are_followed():
     assert "class Block" in write_candidate(read_task(source), frozenset({"fuse"}), CPP)
 
 
+def test_a_task_may_be_indented_in_its_own_way():
+    source = task_source("torch.relu(self.a(x))", construction="self.a = nn.Linear(6, 8)").replace("    ", "  ")
+    ast.parse(write_candidate(read_task(source), frozenset({"fuse", "scratch"}), CPP))
+
+
 def tile_size(source):
     tile = in_tiles(read_task(source))
     return tile.outputs[0].shape[0] if tile else None

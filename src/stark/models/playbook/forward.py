@@ -54,13 +54,15 @@ class Forward:
 
     def _call(self, value: Value, given: bool) -> None:
         result, names = self._names[value], [self._name(each) for each in value.values]
+        packed = value.packed if "pack" in self._moves else ""
+        call = (packed or value.text).format(*names)
         if given:
-            self._lines.append(f"{result}.copy_({value.text.format(*names)})")
-        elif value.into and self._may_be_scratch(value):
+            self._lines.append(f"{result}.copy_({call})")
+        elif value.into and not packed and self._may_be_scratch(value):
             self._lines.append(f"{result} = {self._reserve(value.shape)}")
             self._lines.append(value.into.format(*names, out=result))
         else:
-            self._lines.append(f"{result} = {value.text.format(*names)}")
+            self._lines.append(f"{result} = {call}")
 
     def _run(self, kernel: Kernel, given: bool) -> None:
         sink, result = kernel.sink, self._names[kernel.sink]

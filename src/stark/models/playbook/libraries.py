@@ -169,8 +169,9 @@ def _linear(in_features: int, out_features: int, bias: bool = True) -> Layer:
     def made(x: Value, path: str) -> Value:
         product = f"torch.addmm({path}.bias, " if bias else "torch.mm("
         into = f"{product}{{0}}, {path}.weight.t(), out={{out}})" if len(x.shape) == 2 else ""
-        shape = (*x.shape[:-1], out_features)
-        return Value("library", shape, (x,), f"{path}({{0}})", through=_rows(x), into=into)
+        rows, shape = x.size // in_features, (*x.shape[:-1], out_features)
+        packed = f'torch.ops.mkldnn._linear_pointwise({{0}}, packed({path}, {rows}), {path}.bias, "none", [], "")'
+        return Value("library", shape, (x,), f"{path}({{0}})", through=_rows(x), into=into, packed=packed)
 
     return made
 

@@ -107,11 +107,20 @@ MOVES: dict[str, Move] = {
         ),
         Move(
             "tile",
-            gain=22,
+            gain=32,
             advice="Block for the cache: take the batch in tiles and let each go through all library calls and kernels "
             "before the next one, so that what a step wrote is still in the cache when the next step reads it.",
             region="forward",
             applies=lambda program, steps: in_tiles(program) is not None,
+            targets=CPU,
+        ),
+        Move(
+            "pack",
+            gain=53,
+            advice="Prepare the weights of linear layers once, in the order in which the library's products read them, "
+            "and again whenever they change.",
+            region="forward",
+            applies=lambda program, steps: any(step.value.packed for step in steps),
             targets=CPU,
         ),
         Move(
@@ -125,7 +134,7 @@ MOVES: dict[str, Move] = {
         ),
         Move(
             "scratch",
-            gain=20,
+            gain=52,
             advice="Make the memory of intermediate results once and use it in every call. What is returned is new "
             "memory every time, for the caller may keep it.",
             region="forward",

@@ -47,7 +47,7 @@ def _resized(shape: Shape, sizes: Mapping[int, int]) -> Shape:
 
 
 def _pieces(source: str, model: ast.ClassDef) -> tuple[str, str]:
-    """The preamble and Model's __init__ as they are written."""
+    """The preamble as it is written, and Model's __init__."""
     module = ast.parse(source)
     kept = [
         node
@@ -58,10 +58,9 @@ def _pieces(source: str, model: ast.ClassDef) -> tuple[str, str]:
     texts = [ast.get_source_segment(source, node) or "" for node in kept]
     preamble = "\n".join(text for text in texts if text != "import torch")  # every candidate has that one
     construction = next((node for node in model.body if _is_function(node, "__init__")), None)
-    lines = source.split("\n")
     if construction is None:
-        return preamble, "    def __init__(self) -> None:\n        super().__init__()"
-    return preamble, "\n".join(lines[construction.lineno - 1 : construction.end_lineno])
+        return preamble, "def __init__(self) -> None:\n    super().__init__()"
+    return preamble, ast.unparse(construction)  # in one indentation, whatever the task's is
 
 
 def _is_function(node: ast.AST, name: str) -> bool:

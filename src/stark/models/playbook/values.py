@@ -24,7 +24,8 @@ class Value:
 
     A reduction runs over its argument's last ``dims`` dimensions; ``squeezed``: these are gone from its shape.
     ``through`` are the arguments of a library call whose first dimension is its own, slice by slice; ``layer`` is the
-    Python that names a convolution, and ``into`` the same call with {out} for where the result is to go.
+    Python that names a convolution. ``into`` is the same call with {out} for where the result is to go, ``packed`` the
+    same with weights that were prepared.
     """
 
     op: str
@@ -36,6 +37,7 @@ class Value:
     through: tuple[int, ...] = ()
     layer: str = ""
     into: str = ""
+    packed: str = ""
 
     @property
     def size(self) -> int:
