@@ -111,14 +111,14 @@ def test_a_worker_that_hangs_is_ended_and_not_tried_again(tmp_path, monkeypatch)
 
 
 async def kill_all(name: str) -> None:
-    """Whatever of ours has that name, a second after each candidate began."""
+    """Whatever of ours has that name, when each candidate has been loaded, on a busy machine too."""
     known: set[int] = set()
     while True:
         await asyncio.sleep(0.1)
         new = {process for process, found in below(os.getpid()).items() if found == "stark-candidate"} - known
         if new:
             known |= new
-            await asyncio.sleep(1.0)
+            await asyncio.sleep(4.0)
             for process in (process for process, found in below(os.getpid()).items() if found == name):
                 os.kill(process, signal.SIGKILL)
 
