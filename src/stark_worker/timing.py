@@ -16,6 +16,7 @@ from dataclasses import dataclass, replace
 from stark_worker.protocol import Outcome
 from stark_worker.sandbox import Failure
 
+LEAST_MS, MOST_MS = 1e-4, 1e9  # that a clock can say
 SHORT_MS = 0.2  # on a GPU; below it a call drowns in the handshake
 BURST_MS = 20.0  # on the host, how long a sample should take: waking up takes up to a few milliseconds
 MOST_HANDSHAKE = 0.5  # of a single call on the host, the share that may be taken for the handshake
@@ -89,12 +90,12 @@ class Overhead:
         handshake_ms = self.single_ms if sample.length == 1 else self.burst_ms
         if sample.device_ms is None and sample.length == 1:
             handshake_ms = min(handshake_ms, MOST_HANDSHAKE * sample.forward_ms)
-        return (max(sample.forward_ms - handshake_ms, 1e-4) + self.late_ms(sample)) / sample.length
+        return (max(sample.forward_ms - handshake_ms, LEAST_MS) + self.late_ms(sample)) / sample.length
 
 
 def device_times(samples: Sequence[Sample], overhead: Overhead) -> tuple[float, ...]:
-    """The device's times of single calls, when the referee's clock confirms them."""
-    times = tuple((sample.device_ms or 0.0) + overhead.late_ms(sample) for sample in samples)
+    """The device's times of single calls, when the referee's clock confirms them. Never zero, as above."""
+    times = tuple(max(sample.device_ms or 0.0, LEAST_MS) + overhead.late_ms(sample) for sample in samples)
     device_ms = statistics.median(times)
     outside_ms = statistics.median(overhead.per_call_ms(sample) for sample in samples)
     if abs(outside_ms - device_ms) > AGREEMENT * outside_ms + overhead.jitter_ms + LOADED_MS:

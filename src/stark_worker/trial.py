@@ -25,7 +25,7 @@ from stark_worker.memory import HostMemory, copy_plainly, nbytes, spoil
 from stark_worker.protocol import EvalRequest, Labels, Outcome, Timing
 from stark_worker.reference import Case, Reference
 from stark_worker.sandbox import START_S, Candidate, Failure
-from stark_worker.timing import Overhead, Sample, device_times
+from stark_worker.timing import MOST_MS, Overhead, Sample, device_times
 
 WARM_UPS, WARM_UP_S = 100, 1.0
 SAMPLES_FEW, SAMPLES_ENOUGH, SAMPLES_MOST = 5, 30, 100
@@ -296,5 +296,5 @@ class Trial:
             raise Failure(Outcome.REJECTED, "What the results look like was not told.", "forged_message")
         if changed:
             self.checks["precision"] = f"the candidate changed {str(changed)[:200]}; reset before every call"
-        device = float(device_ms) if isinstance(device_ms, int | float) else None
+        device = None if self.on_host else number(device_ms, MOST_MS)  # the host has no clock but ours
         return Sample((done - begin) * 1e3, (end - done) * 1e3, device, length=len(calls)), looks
