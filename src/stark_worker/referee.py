@@ -68,10 +68,11 @@ class Referee:
     def _confine(self, request: EvalRequest, folders: list[Path]) -> None:
         """Lock ourselves in before a stranger's task is loaded; what is left are our folder and the candidates'.
 
-        CUDA shares memory between processes of one user alone, so on a GPU the user stays.
+        CUDA shares memory between processes of one user alone, so on a GPU the user stays, and it is started before
+        system calls are refused.
         """
         gpu = request.target is not Target.CPU
-        self._isolation = lock_in([], gpu, writable=folders, own_user=not gpu)
+        self._isolation = lock_in([], gpu, _start_cuda if gpu else lambda: None, writable=folders, own_user=not gpu)
 
     def _judge(self, request: EvalRequest, candidates: list[Candidate], cache: str) -> EvalReport:
         began = time.monotonic()
@@ -86,6 +87,11 @@ class Referee:
         if self._isolation is not None:
             report = replace(report, checks=report.checks | {"isolation of the reference": self._isolation})
         return replace(report, device=device_facts(request.target), duration_s=time.monotonic() - began)
+
+
+def _start_cuda() -> None:
+    if torch.cuda.is_available():  # what else is missing is told later
+        torch.zeros(1, device="cuda")
 
 
 def _sentence(error: Exception) -> str:
