@@ -10,6 +10,7 @@ import torch
 from stark_worker.candidate import forward
 from stark_worker.compare import error_share, mismatch, same_bits
 from stark_worker.labels import precision_of
+from stark_worker.logs import cut
 from stark_worker.memory import Job, Layout, layout, structure, unpack
 from stark_worker.protocol import Outcome, Score
 from stark_worker.reference import OWN, Case, Reference
@@ -96,4 +97,4 @@ class Examiner:
                 "\nThe candidate's state_dict has other names or shapes than the reference's, so weights agree only if"
                 " both constructors draw them in the same order."
             )
-        return Failure(Outcome.WRONG_RESULT, log)
+        return Failure(Outcome.WRONG_RESULT, cut(log))  # some of it is what the candidate's process said

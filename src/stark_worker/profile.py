@@ -113,7 +113,7 @@ def _kernels(recorded: torch.profiler.profile, source: str) -> list[Row]:
 def is_named_in(source: str, kernel: str) -> bool:
     """Whether a source defines a kernel, to go by the name alone that the device knows it by."""
     name = _IDENTIFIER.findall(kernel.partition("<")[0].partition("(")[0])
-    return bool(name) and re.search(rf"\b(void|def)\s+{name[-1]}\b", source) is not None
+    return bool(name) and re.search(rf"(__global__[^;{{]*|def\s+)\b{name[-1]}\s*\(", source) is not None
 
 
 def _launch(facts: dict[str, Any]) -> str:

@@ -18,6 +18,7 @@ from typing import Any
 from stark_worker.protocol import Outcome
 from stark_worker.sandbox import Failure
 
+LEAST_MS, MOST_MS = 1e-4, 1e9  # that a clock can say
 SHORT_MS = 0.2  # on a GPU; below it a call drowns in the handshake
 BURST_MS = 20.0  # on the host, how long a sample should take: waking up takes up to a few milliseconds
 DEVICE_BURST_MS = 10.0  # the same on a GPU; a call of more than half of it is a sample by itself
@@ -103,7 +104,7 @@ class Overhead:
         handshake_ms = self.single_ms if sample.length == 1 else self.burst_ms
         if sample.device_ms is None and sample.length == 1:
             handshake_ms = min(handshake_ms, MOST_HANDSHAKE * sample.forward_ms)
-        return (max(sample.forward_ms - handshake_ms, 1e-4) + self.late_ms(sample)) / sample.length
+        return (max(sample.forward_ms - handshake_ms, LEAST_MS) + self.late_ms(sample)) / sample.length
 
 
 def _length(samples: Sequence[Sample]) -> float:
@@ -115,14 +116,20 @@ def told_by_device(told: Any, calls: int) -> float:
 
     The first of several is left out: its launch was waited for.
     """
-    if not isinstance(told, list) or len(told) != calls or not all(type(ms) is float and ms >= 0.0 for ms in told):
+    if (
+        not isinstance(told, list)
+        or len(told) != calls
+        or not all(type(ms) is float and 0.0 <= ms <= MOST_MS for ms in told)
+    ):
         return 0.0
     return statistics.fmean(told[1:] or told or [0.0])
 
 
 def device_times(samples: Sequence[Sample], overhead: Overhead) -> tuple[float, ...]:
     """The device's times where the referee's clock confirms them, and the referee's where it hardly does."""
-    times = tuple((sample.device_ms or 0.0) + overhead.late_ms(sample) / sample.length for sample in samples)
+    times = tuple(
+        max(sample.device_ms or 0.0, LEAST_MS) + overhead.late_ms(sample) / sample.length for sample in samples
+    )
     outside = tuple(map(overhead.per_call_ms, samples))
     device_ms, outside_ms, length = statistics.median(times), statistics.median(outside), _length(samples)
     if abs(outside_ms - device_ms) <= AGREEMENT * outside_ms + overhead.doubt_ms / length:

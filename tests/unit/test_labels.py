@@ -76,11 +76,18 @@ def test_what_is_no_such_number_is_nothing(value):
 
 
 def test_a_kernel_is_the_candidates_if_its_source_defines_it():
-    source = "__global__ void fused(float* x) {}\n@triton.jit\ndef add_kernel(x): ...\nat::native::elementwise"
+    source = """
+__global__ void __launch_bounds__(256)
+fused(float* x) {}
+void gemm(int);
+@triton.jit
+def add_kernel(x): at::native::elementwise
+"""
     assert is_named_in(source, "fused(float*)")
     assert is_named_in(source, "void my::fused<float, 4>(float*)")
     assert is_named_in(source, "add_kernel")
     assert not is_named_in(source, "void at::native::elementwise<4>(int)")
+    assert not is_named_in(source, "gemm(int)")
     assert not is_named_in(source, "")
     rows = [Row(3.0, "fused", True), Row(1.0, "gemm", False)]
     assert own_share(rows) == 0.75

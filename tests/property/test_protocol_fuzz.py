@@ -1,0 +1,151 @@
+"""Whatever arrives from a candidate's side: it is a message of the right form, or the candidate's fault."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import socket
+import statistics
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from conformance.evaluator import KERNEL, TASK
+from stark_worker.channel import LIMIT, Channel, ChannelClosed, MessageMalformed, _decode
+from stark_worker.examiner import Examiner
+from stark_worker.job import write_job
+from stark_worker.protocol import EvalReport, EvalRequest, Outcome, Precision, ProtocolError, Timing, from_json
+from stark_worker.reference import Reference
+from stark_worker.sandbox import Candidate, Failure
+from stark_worker.timing import Overhead, Sample, device_times, told_by_device
+
+numbers = st.integers() | st.floats() | st.just(10**400) | st.just(-(10**400))
+texts = st.text(max_size=20) | st.just("\ud800") | st.just("x" * 1000)
+values = st.recursive(
+    st.none() | st.booleans() | numbers | texts,
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(texts, inner, max_size=4),
+    max_leaves=12,
+)
+words = st.sampled_from(["ready", "loaded", "done", "copied", "failed", "profiled", ""])
+names = st.sampled_from(["outcome", "log", "looks", "device_ms", "changed", "weights", "code"])
+messages = st.builds(lambda did, rest: {"did": did, **rest}, words | values, st.dictionaries(names, values, max_size=4))
+packets = (
+    st.binary(max_size=200)
+    | messages.map(lambda message: json.dumps(message).encode())
+    | messages.map(lambda message: json.dumps(message).encode()[:-3])
+    | st.integers(1, 60_000).map(lambda depth: b"[" * depth)
+    | st.integers(1, 10_000).map(lambda depth: b'{"did":' * depth)
+    | st.integers(LIMIT - 1, LIMIT + 2).map(lambda size: b" " * size)
+)
+
+
+def check_failure(failure: Failure) -> None:
+    assert failure.outcome is not Outcome.OK
+    assert len(failure.log) < 6_000
+    failure.log.encode()  # it can be stored
+
+
+@given(packets)
+def test_bytes_are_a_message_or_malformed(packet):
+    try:
+        message = _decode(packet)
+    except (MessageMalformed, ChannelClosed):
+        return
+    assert isinstance(message, dict)
+    assert len(packet) <= LIMIT
+
+
+@given(st.lists(packets, max_size=6))
+def test_packets_keep_their_borders(sent):
+    near, far = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    channel = Channel(near)
+    with near, far:
+        far.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 2**20)
+        for packet in sent:
+            far.send(packet)
+            try:
+                alone = _decode(packet[: LIMIT + 1])
+            except (MessageMalformed, ChannelClosed) as error:
+                with pytest.raises(type(error)):
+                    channel.receive(1.0)
+            else:
+                assert _same(channel.receive(1.0), alone)
+
+
+def _same(one: object, other: object) -> bool:
+    return json.dumps(one) == json.dumps(other)  # NaN is not itself
+
+
+@settings(deadline=None)
+@given(packets, st.sampled_from(["loaded", "done", "copied"]))
+def test_only_what_was_to_come_is_taken(packet, awaited):
+    (here, there), (lifeline, warden) = Channel.pair(), Channel.pair()
+    output, print_to = os.pipe()
+    files = [os.dup(here.fileno()), os.dup(lifeline.fileno()), output, os.memfd_create("arena")]
+    for end in (here, lifeline):
+        end.close()
+    candidate = Candidate(files, Path("unused"))
+    warden.send(code=1)
+    there._socket.send(packet)
+    try:
+        message = candidate.expect(awaited, 5.0)
+        assert message["did"] == awaited
+    except Failure as failure:
+        check_failure(failure)
+    finally:
+        os.close(print_to)
+        for end in (warden, there):
+            end.close()
+        candidate.close()
+
+
+@pytest.fixture(scope="module")
+def examiner(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("referee")
+    reference = Reference(TASK, Precision.FP32, folder)
+    return Examiner(write_job(EvalRequest(TASK, KERNEL), reference, folder, ""), reference)
+
+
+@given(
+    st.fixed_dictionaries(
+        {},
+        optional={
+            "plain": st.just(True) | values,
+            "kinds": values | texts | st.just("x" * 6_000) | st.just(["float32[16, 64]"]),
+            "structure": values | st.just('{"tensor": 0}'),
+            "layouts": values | st.lists(st.fixed_dictionaries({}, optional={"stride": values, "shares": values})),
+        },
+    )
+)
+def test_a_look_is_right_or_a_fault_of_the_candidate(examiner, look):
+    try:
+        examiner.look_at(look)
+    except Failure as failure:
+        check_failure(failure)
+    else:
+        assert look["kinds"] == ["float32[16, 64]"]
+        assert [tuple(one["stride"]) for one in look["layouts"]] == [(64, 1)]
+
+
+@given(st.lists(numbers, min_size=5, max_size=30), st.floats(0.01, 50.0))
+def test_a_devices_clock_is_confirmed_or_rejected(told, outside_ms):
+    """And what it says beside the referee's clock cannot become a time that is none."""
+    overhead = Overhead(0.1, 0.05, 0.1, 0.01)
+    samples = [Sample(outside_ms + 0.1, 0.0, told_by_device([said], 1)) for said in told]
+    try:
+        times = device_times(samples, overhead)
+    except Failure as failure:
+        check_failure(failure)
+        return
+    Timing(times)
+    assert statistics.median(times) >= 0.9 * outside_ms - 0.36
+    assert all(map(math.isfinite, times))
+
+
+@given(values)
+def test_no_json_is_a_record_by_chance(value):
+    with pytest.raises(ProtocolError):
+        from_json(EvalReport, json.dumps(value))
