@@ -41,12 +41,14 @@ NO_MEMORY = ("can't allocate memory", "std::bad_alloc", "CUDA error: out of memo
 def main(channel: Channel, arena_descriptor: int) -> None:
     """Serve the referee until it lets go of this process. It is locked in before there is anything to serve."""
     order, folder = channel.receive(), Path.cwd()
+    # A referee that is locked in itself cannot write here any more once we are.
+    ready = channel.receive() if order["waits"] else None
     opened: list[tuple[Job, Arena, Clock]] = []
 
     def open_memory() -> None:
         if order["gpu"]:
             cuda.start()  # while the referee gets ready
-        handle = channel.receive()["handle"]
+        handle = (ready or channel.receive())["handle"]
         job = from_json(Job, (folder / JOB_FILE).read_text(encoding="utf-8"))
         if order["gpu"]:
             opened.append((job, cuda.open_arena(handle, job.size), DeviceClock(len(job.outputs))))

@@ -39,8 +39,8 @@ class Lane:
     async def judge(self, request: EvalRequest) -> EvalReport:
         """One trial. A referee whose trial was cut short is not used again."""
         key = _bench(request)
-        known = None if request.stranger else self._referees.pop(key, None)
-        referee = known or self._take_spare() or self._new_referee()
+        referee = None if request.stranger else self._referees.pop(key, None) or self._take_spare()
+        referee = referee or self._new_referee()
         async with contextlib.AsyncExitStack() as unless_it_answers:
             unless_it_answers.push_async_callback(referee.close)
             report = await self._trial(referee, request)
@@ -52,6 +52,7 @@ class Lane:
             await self._referees.popitem(last=False)[1].close()
         if self._spare is None and self.name != "cpu":
             self._spare = self._new_referee()
+            self._spare.channel.send(do="start")
         return report
 
     async def close(self) -> None:
@@ -74,7 +75,7 @@ class Lane:
         (referee.folder / REQUEST_FILE).write_text(to_json(request), encoding="utf-8")
         folders = [Path(tempfile.mkdtemp(prefix="candidate-", dir=self._folder)) for _ in range(sides + shapes)]
         try:
-            self._seat(referee, folders)
+            self._seat(referee, folders, waits=request.stranger)
             async with asyncio.timeout(deadline_s):
                 said = await referee.says("judged", "failed")
         except ChannelClosed as error:
@@ -90,14 +91,14 @@ class Lane:
             raise FAULTS.get(str(said.get("fault")), MachineryFault)(str(said.get("text")))
         return from_json(EvalReport, read_plainly(referee.folder / REPORT_FILE))
 
-    def _seat(self, referee: Ward, folders: list[Path]) -> None:
+    def _seat(self, referee: Ward, folders: list[Path], waits: bool) -> None:
         """Start the candidates' processes and hand the referee their other ends; we keep none."""
         with contextlib.ExitStack() as stack:
-            ends = [end for folder in folders for end in self._start_candidate(folder, stack)]
+            ends = [end for folder in folders for end in self._start_candidate(folder, waits, stack)]
             names = [str(folder) for folder in folders]
-            referee.channel.send(files=ends, folders=names, cache=str(self._shared))
+            referee.channel.send(files=ends, do="judge", folders=names, cache=str(self._shared))
 
-    def _start_candidate(self, folder: Path, stack: contextlib.ExitStack) -> list[int]:
+    def _start_candidate(self, folder: Path, waits: bool, stack: contextlib.ExitStack) -> list[int]:
         channel, theirs = Channel.pair()
         output, print_to = os.pipe()
         arena = os.memfd_create("arena", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
@@ -106,7 +107,8 @@ class Lane:
         for end in (channel, theirs):
             stack.callback(end.close)
         files = [theirs.fileno(), print_to, arena]
-        channel.send(gpu=self.name != "cpu", cache=str(self._shared))  # what it hears next comes from the referee
+        # What it hears next comes from the referee.
+        channel.send(gpu=self.name != "cpu", waits=waits, cache=str(self._shared))
         lifeline = self._untrusted.start("candidate", folder, files, self.environment)
         stack.callback(lifeline.close)
         return [channel.fileno(), lifeline.fileno(), output, arena]

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from stark_worker.faults import SandboxTooWeak
 
-ALLOW_WEAK = "STARK_ALLOW_WEAK_SANDBOX"  # set for untrusted processes by those who start them, where the user said so
+ALLOW_WEAK = "STARK_ALLOW_WEAK_SANDBOX"  # set for whoever is locked in by those who start it, where the user said so
 
 
 class Level(enum.StrEnum):

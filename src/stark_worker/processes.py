@@ -108,9 +108,9 @@ def _listed_descendants(ancestor: int) -> set[int]:
 
 
 def _children(process: int) -> set[int]:
-    """What its threads have started; nothing of a process that is gone."""
+    """What its threads have started; nothing of a process that is gone, or that we may not look at."""
     found: set[int] = set()
-    with contextlib.suppress(FileNotFoundError):
+    with contextlib.suppress(FileNotFoundError, PermissionError):
         for thread in Path(f"/proc/{process}/task").iterdir():
             with contextlib.suppress(OSError):
                 found.update(map(int, (thread / "children").read_text().split()))

@@ -7,7 +7,6 @@ which they became readable, nor about inputs it has not seen. ``trial`` holds on
 from __future__ import annotations
 
 import contextlib
-import os
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -36,15 +35,16 @@ from stark_worker.wards import threads
 def main(channel: Channel) -> None:
     """Judge one candidate of a task after another, until nobody asks any more. The folder we are in is our own."""
     referee = Referee()
-    if os.environ.get("CUDA_VISIBLE_DEVICES"):
-        with contextlib.suppress(RuntimeError):  # what is wrong with it is told when somebody asks
-            cuda.start()
     while True:
         try:
             message, files = channel.receive_with_files()
         except ChannelClosed:
             return
-        channel.send(**referee.answer(message, files))
+        if message["do"] == "judge":
+            channel.send(**referee.answer(message, files))
+        else:
+            with contextlib.suppress(RuntimeError):  # what is wrong with it is told when somebody asks
+                cuda.start()
 
 
 class Referee:
@@ -58,8 +58,10 @@ class Referee:
         """Judge the candidates whose ends are in these files; the report is left in our folder."""
         request = from_json(EvalRequest, Path(REQUEST_FILE).read_bytes())
         folders = [Path(folder) for folder in message["folders"]]
-        candidates = [Candidate(files[4 * n : 4 * n + 4], folder) for n, folder in enumerate(folders)]
         try:
+            if request.stranger:
+                self._confine(request, folders)
+            candidates = [Candidate(files[4 * n : 4 * n + 4], folder) for n, folder in enumerate(folders)]
             report = self._judge(request, candidates, message["cache"])
         except (TaskFault, MachineryFault) as error:
             return {"did": "failed", "fault": error.kind, "text": str(error)}
@@ -68,20 +70,18 @@ class Referee:
         Path(REPORT_FILE).write_text(to_json(report), encoding="utf-8")
         return {"did": "judged"}
 
-    def _confine(self, request: EvalRequest, candidates: list[Candidate]) -> None:
+    def _confine(self, request: EvalRequest, folders: list[Path]) -> None:
         """Lock ourselves in before a stranger's task is loaded; what is left are our folder and the candidates'.
 
         CUDA shares memory between processes of one user alone, so on a GPU the user stays.
         """
         gpu = request.target is not Target.CPU
-        folders = [candidate.folder for candidate in candidates]
-        self._isolation = str(lock_in([], gpu, writable=folders, own_user=not gpu))
+        start = cuda.start if gpu else lambda: None
+        self._isolation = str(lock_in([], gpu, start, writable=folders, own_user=not gpu))
 
     def _judge(self, request: EvalRequest, candidates: list[Candidate], cache: str) -> EvalReport:
         began = time.monotonic()
         try:
-            if request.stranger:
-                self._confine(request, candidates)
             self._reference = self._reference or set_up(request)
             report = judge(request, candidates, self._reference, cache)
         finally:

@@ -58,9 +58,10 @@ class Station:
         hide_memory()  # this process may hold keys, and a candidate may be the same user
         self._folder = tempfile.TemporaryDirectory(prefix="stark-", ignore_cleanup_errors=True)
         folder = Path(self._folder.name)
+        allowed = {ALLOW_WEAK: "yes"} if self._allow_weak else {}
         # The referee's idle threads take no time from the candidate; the candidate's wait as they would anywhere.
-        self._trusted = Nursery(folder, {"OMP_WAIT_POLICY": "passive"})
-        self._untrusted = Nursery(folder, {ALLOW_WEAK: "yes"} if self._allow_weak else {})
+        self._trusted = Nursery(folder, {"OMP_WAIT_POLICY": "passive", **allowed})
+        self._untrusted = Nursery(folder, allowed)
         self._lanes = asyncio.Queue[Lane]()
         for name in self._names:
             self._lanes.put_nowait(Lane(name, self._trusted, self._untrusted, folder, self._shared))
