@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from stark.cli_options import Assignments, EvaluatorName, SettingsFile, given
+from stark.cli_options import AllowWeakSandbox, Assignments, EvaluatorName, SettingsFile, given
 
 NOT_CONFIRMED, UNRESOLVED = 3, 4
 
@@ -19,6 +19,7 @@ def verify(
         Path | None, typer.Option("--task", metavar="MY_TASK.py", help="Judge against this task, not the bundle's.")
     ] = None,
     evaluator: EvaluatorName = None,
+    allow_weak_sandbox: AllowWeakSandbox = None,
     config: SettingsFile = None,
     sets: Assignments = None,
 ) -> None:
@@ -36,7 +37,8 @@ def verify(
     data = read(file)
     bundle = unpack(data)
     own = load_task(task) if task else None
-    evaluation = load_settings(config, sets or [], given({"evaluation": {"evaluator": evaluator}})).evaluation
+    options = given({"evaluation": {"evaluator": evaluator, "allow_weak_sandbox": allow_weak_sandbox}})
+    evaluation = load_settings(config, sets or [], options).evaluation
     settings = evaluation.model_copy(update=bundle.claim.rules())
     verifying.show_whole(digest(data), bundle.claim.facts())
     judged = own or Task(bundle.claim.task_name, bundle.task_source)
