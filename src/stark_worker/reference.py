@@ -185,6 +185,10 @@ class Reference:
         name, change = self._timed_distribution()
         return [self.draw(name, change, exact=False) or self._rescaled() for _ in range(count)]
 
+    def own_cases(self, count: int) -> list[Case]:
+        """Fresh cases of the task's own distribution, whose outputs differ: otherwise the task would test nothing."""
+        return [self._own(exact=False) for _ in range(count)]
+
     def timed_questions(self, count: int) -> list[Case]:
         """The same, yet to be answered: a case whose answer nobody looks at needs none."""
         name, change = self._timed_distribution()

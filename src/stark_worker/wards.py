@@ -26,9 +26,10 @@ INHERITED = (
     *("PATH", "LANG", "LC_ALL", "TZ", "CC", "CXX", "LD_LIBRARY_PATH", "LIBRARY_PATH", "CPATH"),
     *("CUDA_HOME", "CUDA_PATH", "TORCH_CUDA_ARCH_LIST"),
 )
-# glibc keeps what is freed. Left to itself it gives memory back after some calls and not after others, by the history
-# of the process: the same operators then take three times as long in one process as in the next.
-KEEPING_MEMORY = {"MALLOC_TRIM_THRESHOLD_": str(2**40), "MALLOC_MMAP_THRESHOLD_": str(2**30)}
+# glibc keeps what is freed, up to blocks of 32 MB, which it always returns. Left to itself it gives memory back after
+# some calls and not after others, by the history of the process: the same operators then take three times as long in
+# one process as in the next.
+KEEPING_MEMORY = {"MALLOC_TRIM_THRESHOLD_": str(2**40), "MALLOC_MMAP_THRESHOLD_": str(2**25)}
 LAST_BYTES = 2_000
 GONE_S = 2 * END_S  # how long to wait for the end of what was let go
 FOLDERS = ("HOME", "TMPDIR", "TORCH_EXTENSIONS_DIR", "XDG_CACHE_HOME", "TRITON_CACHE_DIR", "CUDA_CACHE_PATH")
