@@ -31,6 +31,7 @@ from stark_worker.station import Station
 
 SLOPE_MB = 1.0  # the most that 1,000 evaluations may add
 JUDGED_FROM = 1_000  # fewer evaluations say nothing about a slope
+LOOKS, BETWEEN_S = 10, 0.1
 # A nursery waits for what has ended when it next starts something, so the last evaluation's may still be there.
 ALLOWED_MORE = {"open_files": 0, "processes": 0, "zombies": 2, "temporary_files": 0}
 
@@ -111,6 +112,15 @@ class Snapshot:
     memory_mb: dict[str, float]
 
 
+async def settled(evaluations: int, seconds: float, temporary: Path, cache: Path) -> Snapshot:
+    """What stays: whoever is just ending is gone a moment later, and what piles up is not."""
+    looks = []
+    for _ in range(LOOKS):
+        looks.append(look(evaluations, seconds, temporary, cache))
+        await asyncio.sleep(BETWEEN_S)
+    return min(looks, key=lambda each: each.processes)
+
+
 def look(evaluations: int, seconds: float, temporary: Path, cache: Path) -> Snapshot:
     found = descendants(os.getpid())
     alive = {os.getpid(): "host"} | {number: each.name for number, each in found.items() if each.state != "Z"}
@@ -154,7 +164,7 @@ async def soak(evaluations: int, every: int, temporary: Path, cache: Path) -> li
             if report.outcome is not outcome:
                 raise SystemExit(f"evaluation {number}: {report.outcome} instead of {outcome}\n{report.log}")
             if number % every == 0:
-                snapshots.append(look(number, time.monotonic() - began, temporary, cache))
+                snapshots.append(await settled(number, time.monotonic() - began, temporary, cache))
                 print(snapshots[-1], flush=True)
     return snapshots
 

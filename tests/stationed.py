@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -13,12 +14,15 @@ from stark_worker.processes import descendants
 from stark_worker.protocol import EvalReport, EvalRequest, Target
 from stark_worker.station import Station
 
+GONE_S = 3.0
+
 
 class Stationed:
     """A station and the event loop it lives in, for callers that just want an answer."""
 
     def __init__(self, station: Station, loop: asyncio.AbstractEventLoop) -> None:
         self._station, self._loop = station, loop
+        self._others = set(below(os.getpid()))  # what other tests have started here
 
     def judge(self, request: EvalRequest, within_s: float | None = None) -> EvalReport:
         async def judged() -> EvalReport:
@@ -28,10 +32,17 @@ class Stationed:
         return asyncio.run_coroutine_threadsafe(judged(), self._loop).result()
 
     def left(self) -> tuple[set[str], set[str]]:
-        """Files and processes there are besides warm parents and referees."""
+        """Files and processes that stay besides warm parents and referees; who is just ending gets a moment."""
+        until = time.monotonic() + GONE_S
+        while any(found := self._left()) and time.monotonic() < until:
+            time.sleep(0.05)
+        return found
+
+    def _left(self) -> tuple[set[str], set[str]]:
         folder = Path(self._station._folder.name)
         files = {path.name for path in folder.iterdir() if not path.name.startswith(("referee-", "output"))}
-        return files, processes_below(os.getpid()) - {"stark-nursery", "stark-warden", "stark-referee"}
+        names = {name for process, name in below(os.getpid()).items() if process not in self._others}
+        return files, names - {"stark-nursery", "stark-warden", "stark-referee"}
 
 
 def processes_below(ancestor: int) -> set[str]:
@@ -50,9 +61,10 @@ def stationed(shared: Path, target: Target = Target.CPU) -> Iterator[Stationed]:
     thread = threading.Thread(target=loop.run_forever)
     thread.start()
     station = Station(target, shared, allow_weak_sandbox=True)
+    here = Stationed(station, loop)
     asyncio.run_coroutine_threadsafe(station.__aenter__(), loop).result()
     try:
-        yield Stationed(station, loop)
+        yield here
     finally:
         asyncio.run_coroutine_threadsafe(station.__aexit__(None, None, None), loop).result()
         loop.call_soon_threadsafe(loop.stop)
