@@ -19,51 +19,39 @@ import tempfile
 import time
 from dataclasses import replace
 from pathlib import Path
-from types import TracebackType
-from typing import Self
 
-from playbook import ROOT, TASKS, facts
+import record
+from playbook import ROOT, TASKS
 
 from stark import api
 from stark.config import load_settings
 from stark.evaluation import open_evaluator
+from stark.evaluation.shared import SharedEvaluator
 from stark.interfaces import Evaluator
 from stark.run import eval_request
 from stark.settings import Settings
 from stark.task import load_task
 from stark_worker.folder import write_whole
-from stark_worker.protocol import DeviceFacts, EvalReport, EvalRequest, from_json, to_json
+from stark_worker.protocol import EvalReport, EvalRequest, from_json, to_json
 
 METHODS = ("stark", "sampling")
 
 
-class JudgedOnce:
+class JudgedOnce(SharedEvaluator):
     """An evaluator that keeps every report in a folder and judges nothing twice."""
 
     def __init__(self, evaluator: Evaluator, folder: Path) -> None:
-        self._evaluator, self._folder = evaluator, folder
-        self.slots = evaluator.slots
+        super().__init__(evaluator)
+        self._folder = folder
         self.judged = 0
         folder.mkdir(parents=True, exist_ok=True)
-
-    async def __aenter__(self) -> Self:
-        await self._evaluator.__aenter__()
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        await self._evaluator.__aexit__(kind, error, trace)
-
-    async def device(self) -> DeviceFacts:
-        return await self._evaluator.device()
 
     async def evaluate(self, request: EvalRequest) -> EvalReport:
         asked = replace(request, profile_below_ms=0.0)  # depends on the run
         file = self._folder / f"{hashlib.sha256(to_json(asked).encode()).hexdigest()}.json"
         if not file.exists():
             self.judged += 1
-            write_whole(file, to_json(await self._evaluator.evaluate(asked)))
+            write_whole(file, to_json(await super().evaluate(asked)))
         return from_json(EvalReport, file.read_text())
 
 
@@ -127,8 +115,8 @@ async def main() -> None:
         print(f"{task:<20} stark {medians[0]:7.2f}x   sampling {medians[1]:7.2f}x   ({len(each['stark'])} seeds)")
     print(f"stark is faster on {wins} of {len(rows)} tasks")
     if given.save:
-        result = {**facts(), "device": device, "attempts": given.attempts, "wins": wins, "speedups": rows}
-        (ROOT / "benchmarks" / "results" / "search-cpu.json").write_text(json.dumps(result, indent=1) + "\n")
+        found = {"device": device, "attempts": given.attempts, "wins": wins, "speedups": rows}
+        record.write(record.result_file("search", "cpu"), record.facts() | found)
 
 
 if __name__ == "__main__":

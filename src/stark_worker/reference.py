@@ -31,7 +31,7 @@ from stark_worker.compare import (
 )
 from stark_worker.draws import KERNELBENCH_SEED, OTHERS, Change, changes, kernelbench_seeds, rescaling, secret_seed
 from stark_worker.faults import TaskFault
-from stark_worker.memory import Layout, doubled, free_bytes, layout, pack, structure, tensors_in, unpack
+from stark_worker.memory import Layout, doubled, free_bytes, layout, nbytes, pack, structure, tensors_in, unpack
 from stark_worker.protocol import Precision, Score
 from stark_worker.weights import constructed
 
@@ -123,7 +123,7 @@ class Reference:
     @property
     def call_bytes(self) -> int:
         """What the inputs and outputs of one call take."""
-        return sum(tensor.numel() * tensor.element_size() for tensor in (*self.first.inputs, *self.outputs))
+        return sum(map(nbytes, (*self.first.inputs, *self.outputs)))
 
     @property
     def huge(self) -> bool:

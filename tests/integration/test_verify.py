@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from adversarial.processes import as_ordinary_user
+from adversarial.processes import CHANNELS, as_ordinary_user
 from conformance.evaluator import KERNEL, RIGHT, TASK
 from pretend import TASK as PRETEND_TASK
 from pretend import digest as hashed
@@ -133,18 +133,9 @@ def test_a_kernel_no_run_made_is_judged_and_verified_for_real(tmp_path):
 
 # -- the referee of a stranger's task ---------------------------------------------------------------------------------
 
-TRIES = """
+TRIES = f"""
 import os, socket, stat
-
-def channels():
-    return [number for number in range(3, 64) if is_socket(number)]
-
-def is_socket(number):
-    try:
-        return stat.S_ISSOCK(os.fstat(number).st_mode)
-    except OSError:
-        return False
-
+{CHANNELS}
 def refused(attempt):
     try:
         attempt()

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from adversarial.processes import CHANNELS
 from conformance.evaluator import BROKEN_TASK, KERNEL, REFERENCE, RIGHT, TASK
 from stark_worker.faults import MachineryFault
 from stark_worker.protocol import DeviceFacts, EvalReport, EvalRequest, Outcome, Score, Target, from_json, to_json
@@ -17,20 +18,7 @@ from stationed import stationed
 
 without_gpu = pytest.mark.skipif(Path("/proc/driver/nvidia").exists(), reason="this machine has a GPU")
 
-HEAD = """
-import ctypes, os, stat, sys, time
-import torch
-from torch import nn
-
-def channels():
-    return [number for number in range(3, 64) if is_socket(number)]
-
-def is_socket(number):
-    try:
-        return stat.S_ISSOCK(os.fstat(number).st_mode)
-    except OSError:
-        return False
-"""
+HEAD = "import ctypes, os, stat, sys, time\nimport torch\nfrom torch import nn\n" + CHANNELS
 
 MODEL = """
 class ModelNew(nn.Module):
