@@ -41,6 +41,7 @@ from stark_worker.station import Station
 SAMPLES = {"ours": 3, "theirs": 1}
 AT_ONCE = {Target.CUDA: 20, Target.CPU: 4}
 ROUNDS = 2
+REST_S = 2.0
 AGREEMENT, FROM_MS = 0.03, 0.1
 
 Results = dict[str, Any]
@@ -73,11 +74,12 @@ class Bench:
 
 @asynccontextmanager
 async def warm_station(target: Target) -> AsyncIterator[Station]:
-    """A worker that has judged another task and has built nothing yet."""
+    """A worker that has judged another task, has built nothing yet, and waits, as one does while a model writes."""
     with tempfile.TemporaryDirectory(prefix="stark-evaluator-") as folder:
         async with Station(target, Path(folder, "cache"), allow_weak_sandbox=True) as station:
             other = task("x * 2.0", 16, 16)
             await judge(station, EvalRequest(other, other, "Model", target))
+            await asyncio.sleep(REST_S)
             yield station
 
 

@@ -31,7 +31,7 @@ from stark_worker.processes import hide_memory
 from stark_worker.profile import own_share, table, where_time_goes
 from stark_worker.protocol import Outcome, from_json
 from stark_worker.wards import threads
-from stark_worker.weights import constructed, copy_weights
+from stark_worker.weights import constructed, copy_weights, seed_generators
 
 MEMORY_BYTES = min(16 * 2**30, os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") * 3 // 4)
 PROCESSES = 64 + 16 * threads()  # threads count too, and torch.compile starts a process with threads for each core
@@ -236,8 +236,7 @@ def _resolved(result: Any) -> Any:
 
 def forward(model: Callable[..., Any], arguments: list[Any], seed: int) -> Any:
     """One call of a model, the reference's or a candidate's."""
-    for generator in (torch.default_generator, *torch.cuda.default_generators):
-        generator.manual_seed(seed)
+    seed_generators(seed)
     with torch.no_grad():
         return model(*arguments)
 

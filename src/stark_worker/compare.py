@@ -13,7 +13,7 @@ takes little more of it; results are collected on the device and fetched once.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -23,7 +23,8 @@ from stark_worker.protocol import EvalRequest, KernelBenchVersion, Precision, Sc
 OWN_ERRORS = 4.0
 WORST_SHARE = 1e-2  # of the spread: beyond it the reference's own error says nothing but that it is unstable
 PIECES = 256
-PIECE_FEWEST, PIECE_MOST = 2**19, 2**24  # elements; fewer are slow, and this many take some 15 MB
+# How many pieces, and how many elements in one at least, since fewer are slow, and at most.
+ON_HOST, ON_DEVICE = (PIECES, 2**19, 2**24), (PIECES // 4, 2**23, 2**25)
 SHOWN = 5
 SAMPLED, DISPROPORTION = 2**16, 1_000.0
 
@@ -198,9 +199,16 @@ def _survey(got: torch.Tensor, expected: torch.Tensor, allowed: Tolerance, piece
 
 def _first(differs: torch.Tensor, count: int) -> list[list[int]]:
     """Where it is true; flat, because all the indices of a piece that is wrong throughout would be large."""
-    flat = differs.flatten().nonzero()[:count, 0]
-    indices = torch.unravel_index(flat, differs.shape) if differs.ndim else ()
-    return [[int(part) for part in index] for index in zip(*indices, strict=True)] if indices else [[]] * len(flat)
+    return [_index(int(place), differs.shape) for place in differs.flatten().nonzero()[:count, 0]]
+
+
+def _index(place: int, shape: Sequence[int]) -> list[int]:
+    """A place in a flat tensor as an index. ``torch.unravel_index`` begins with seconds of importing."""
+    index: list[int] = []
+    for size in reversed(shape):
+        place, at = divmod(place, size)
+        index.insert(0, at)
+    return index
 
 
 def _differs(got: torch.Tensor, expected: torch.Tensor, allowed: Tolerance) -> torch.Tensor:
@@ -246,7 +254,8 @@ def _pieces(tensor: torch.Tensor, piece: int | None = None) -> Iterator[tuple[tu
         return
     dimension = _lengthwise(tensor)
     length = tensor.shape[dimension]
-    size = piece or min(max(tensor.numel() // PIECES, PIECE_FEWEST), PIECE_MOST)
+    pieces, fewest, most = ON_DEVICE if tensor.is_cuda else ON_HOST
+    size = piece or min(max(tensor.numel() // pieces, fewest), most)
     rows = max(1, size * length // tensor.numel())
     for begin in range(0, length, rows):
         count = min(rows, length - begin)

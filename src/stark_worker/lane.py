@@ -12,7 +12,9 @@ import os
 import shutil
 import tempfile
 from collections import OrderedDict
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from stark_worker.channel import Channel, ChannelClosed
 from stark_worker.faults import FAULTS, MachineryFault, RefereeDied, RefereeSilent
@@ -34,7 +36,9 @@ class Lane:
         self._trusted, self._untrusted = trusted, untrusted
         self._folder, self._shared = folder, shared
         self._referees = OrderedDict[str, Ward]()  # the latest last
-        self._spare: Ward | None = None  # a referee of no task yet: to start CUDA takes longer than most trials
+        # A referee of no task and a process of no candidate yet: to start CUDA takes longer than many trials.
+        self._spare: Ward | None = None
+        self._spare_seat: Seat | None = None
 
     async def judge(self, request: EvalRequest) -> EvalReport:
         """One trial. A referee whose trial was cut short is not used again."""
@@ -50,16 +54,24 @@ class Lane:
         self._referees[key] = referee
         while len(self._referees) > KEPT:
             await self._referees.popitem(last=False)[1].close()
-        if self._spare is None and self.name != "cpu":
-            self._spare = self._new_referee()
-            self._spare.channel.send(do="start")
+        if self.name != "cpu":
+            self._provide_spares()
         return report
 
     async def close(self) -> None:
         if spare := self._take_spare():
             await spare.close()
+        if self._spare_seat is not None:
+            self._spare_seat.close()
+            self._spare_seat = None
         while self._referees:
             await self._referees.popitem()[1].close()
+
+    def _provide_spares(self) -> None:
+        self._spare_seat = self._spare_seat or self._new_seat()
+        if self._spare is None:
+            self._spare = self._new_referee()
+            self._spare.channel.send(do="start")
 
     def _take_spare(self) -> Ward | None:
         spare, self._spare = self._spare, None
@@ -73,9 +85,12 @@ class Lane:
         sides, shapes = 1 if request.rival_source is None else 2, SHAPES if request.labelled else 0
         deadline_s = sides * (request.limits.build_s + request.limits.run_s) + shapes * 2 * SHAPE_S + SLACK_S
         (referee.folder / REQUEST_FILE).write_text(to_json(request), encoding="utf-8")
-        folders = [Path(tempfile.mkdtemp(prefix="candidate-", dir=self._folder)) for _ in range(sides + shapes)]
+        seats = [self._take_seat(waits=request.stranger) for _ in range(sides + shapes)]
         try:
-            self._seat(referee, folders, waits=request.stranger)
+            ends, folders = [end for seat in seats for end in seat.ends], [str(seat.folder) for seat in seats]
+            referee.channel.send(files=ends, do="judge", folders=folders, cache=str(self._shared))
+            for seat in seats:
+                seat.release()
             async with asyncio.timeout(deadline_s):
                 said = await referee.says("judged", "failed")
         except ChannelClosed as error:
@@ -85,33 +100,56 @@ class Lane:
                 f"No answer within {deadline_s:.0f} s, which is more than the candidate may take."
             ) from None
         finally:
-            for folder in folders:
-                shutil.rmtree(folder, ignore_errors=True)
+            for seat in seats:
+                seat.close()
         if said["did"] == "failed":
             raise FAULTS.get(str(said.get("fault")), MachineryFault)(str(said.get("text")))
         return from_json(EvalReport, read_plainly(referee.folder / REPORT_FILE))
 
-    def _seat(self, referee: Ward, folders: list[Path], waits: bool) -> None:
-        """Start the candidates' processes and hand the referee their other ends; we keep none."""
-        with contextlib.ExitStack() as stack:
-            ends = [end for folder in folders for end in self._start_candidate(folder, waits, stack)]
-            names = [str(folder) for folder in folders]
-            referee.channel.send(files=ends, do="judge", folders=names, cache=str(self._shared))
+    def _take_seat(self, waits: bool) -> Seat:
+        seat = None if waits else self._spare_seat
+        if seat is None:
+            return self._new_seat(waits)
+        self._spare_seat = None
+        return seat
 
-    def _start_candidate(self, folder: Path, waits: bool, stack: contextlib.ExitStack) -> list[int]:
+    def _new_seat(self, waits: bool = False) -> Seat:
+        order = {"gpu": self.name != "cpu", "waits": waits, "cache": str(self._shared)}
+        return Seat(self._untrusted, self._folder, self.environment, order)
+
+
+class Seat:
+    """A process for one candidate, with its folder, and our ends of everything that leads to it."""
+
+    def __init__(
+        self, nursery: Nursery, parent: Path, environment: Mapping[str, str], order: Mapping[str, Any]
+    ) -> None:
+        self.folder = Path(tempfile.mkdtemp(prefix="candidate-", dir=parent))
+        self._held = contextlib.ExitStack()
         channel, theirs = Channel.pair()
         output, print_to = os.pipe()
         arena = os.memfd_create("arena", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
-        for file in (output, print_to, arena):
-            stack.callback(os.close, file)
-        for end in (channel, theirs):
-            stack.callback(end.close)
-        files = [theirs.fileno(), print_to, arena]
-        # What it hears next comes from the referee.
-        channel.send(gpu=self.name != "cpu", waits=waits, cache=str(self._shared))
-        lifeline = self._untrusted.start("candidate", folder, files, self.environment)
-        stack.callback(lifeline.close)
-        return [channel.fileno(), lifeline.fileno(), output, arena]
+        for file in (output, arena):
+            self._held.callback(os.close, file)
+        self._held.callback(channel.close)
+        with contextlib.closing(theirs), open(print_to, "wb"):
+            try:
+                channel.send(**order)  # what it hears next comes from the referee
+                lifeline = nursery.start("candidate", self.folder, [theirs.fileno(), print_to, arena], environment)
+            except MachineryFault:
+                self.close()
+                raise
+        self._held.callback(lifeline.close)
+        self.ends = [channel.fileno(), lifeline.fileno(), output, arena]
+
+    def release(self) -> None:
+        """Keep none of the ends; a process whose ends nobody has is ended."""
+        self._held.close()
+
+    def close(self) -> None:
+        """Leave neither ends nor the folder."""
+        self.release()
+        shutil.rmtree(self.folder, ignore_errors=True)
 
 
 def _bench(request: EvalRequest) -> str:

@@ -75,12 +75,23 @@ class Places:
 
     def place(self, tensor: torch.Tensor) -> Spot:
         """A place for a tensor of this kind; its memory order is kept where it has no gaps."""
-        spot = Spot(self.size, dtype_name(tensor), tuple(tensor.shape), tuple(torch.empty_like(tensor).stride()))
+        spot = Spot(self.size, dtype_name(tensor), tuple(tensor.shape), _without_gaps(tensor))
         self.size += -(-nbytes(tensor) // PAGE) * PAGE
         return spot
 
     def place_all(self, tensors: Sequence[torch.Tensor]) -> tuple[Spot, ...]:
         return tuple(self.place(tensor) for tensor in tensors)
+
+
+def _without_gaps(tensor: torch.Tensor) -> tuple[int, ...]:
+    """The strides of a tensor in the same memory order. ``torch.empty_like`` knows them, but of one without data only
+    after seconds of importing.
+    """
+    strides, step = [0] * tensor.ndim, 1
+    for dimension in sorted(range(tensor.ndim), key=lambda each: (tensor.stride(each), tensor.shape[each])):
+        strides[dimension] = step
+        step *= tensor.shape[dimension]
+    return tuple(strides)
 
 
 class Arena:

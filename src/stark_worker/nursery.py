@@ -9,8 +9,9 @@ referee.
 from __future__ import annotations
 
 import contextlib
+import functools
 import gc
-import importlib.util
+import importlib
 import logging
 import os
 import resource
@@ -20,6 +21,7 @@ import sys
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
+from subprocess import SubprocessError
 from typing import Any, NoReturn
 
 from stark_worker.channel import Channel, ChannelClosed
@@ -33,7 +35,8 @@ ROLES = {
     "reader": "stark_worker.builder:read",
     "compiler": "stark_worker.builder:compile_extension",
 }
-OPTIONAL = ("triton", "triton.language")  # slow to import, and not everywhere
+# Slow to import, and not everywhere; the last is what a first kernel makes Triton import.
+OPTIONAL = ("triton", "triton.language", "triton.experimental.gluon.nvidia.hopper")
 
 
 def main(control: int, folder: str) -> NoReturn:
@@ -49,6 +52,8 @@ def main(control: int, folder: str) -> NoReturn:
             message, files = channel.receive_with_files()
         except ChannelClosed:
             break
+        if message["role"] == "candidate":
+            message["ready_made"] = _ready_made(folder)
         if os.fork() == 0:
             channel.close()
             _finish(lambda: _keep(message, files))  # noqa: B023 - called before the next turn
@@ -66,12 +71,27 @@ def _warm_up() -> None:
     for place in ROLES.values():
         importlib.import_module(place.partition(":")[0])
     for name in OPTIONAL:
-        if importlib.util.find_spec(name.partition(".")[0]):
+        with contextlib.suppress(ImportError):
             importlib.import_module(name)
     if any(file.startswith("/dev/nvidia") for file in map(os.path.realpath, Path("/proc/self/fd").iterdir())):
         raise SystemExit("The warm parent opened the GPU by its imports, so that nothing it forks could use it.")
     gc.collect()
     gc.freeze()
+
+
+@functools.cache
+def _ready_made(folder: str) -> str | None:
+    """What Triton compiles for itself before the first kernel of a process, in a folder; None where that is nothing.
+
+    What it computes once for a process is done with it.
+    """
+    if "triton" not in sys.modules or not Path("/dev/nvidiactl").exists():
+        return None
+    place = os.environ["TRITON_CACHE_DIR"] = tempfile.mkdtemp(prefix="triton-", dir=folder)
+    with contextlib.suppress(AssertionError, AttributeError, ImportError, OSError, RuntimeError, SubprocessError):
+        importlib.import_module("triton.backends.nvidia.driver").CudaUtils()  # or else each process makes its own
+        importlib.import_module("triton.runtime.cache").triton_key()  # reads all of Triton
+    return place
 
 
 def _keep(message: dict[str, Any], files: list[int]) -> None:
@@ -113,6 +133,8 @@ def _live(message: dict[str, Any], files: list[int], warden: int) -> None:
     os.chdir(message["folder"])
     os.environ.clear()
     os.environ.update(message["environment"])
+    if ready_made := message.get("ready_made"):
+        shutil.copytree(ready_made, os.environ["TRITON_CACHE_DIR"], dirs_exist_ok=True)
     tempfile.tempdir = None  # look it up again
     module, _, name = ROLES[message["role"]].partition(":")
     getattr(sys.modules[module], name)(Channel.of(channel), *more)

@@ -33,7 +33,7 @@ from stark_worker.draws import KERNELBENCH_SEED, OTHERS, Change, changes, kernel
 from stark_worker.faults import TaskFault
 from stark_worker.memory import Layout, doubled, free_bytes, layout, nbytes, pack, structure, tensors_in, unpack
 from stark_worker.protocol import Precision, Score
-from stark_worker.weights import constructed
+from stark_worker.weights import constructed, seed_generators
 
 DTYPES = {Precision.FP32: torch.float32, Precision.BF16: torch.bfloat16, Precision.FP16: torch.float16}
 OWN = "the task's own distribution"
@@ -231,7 +231,7 @@ class Reference:
 
     def _construct_arguments(self) -> str:
         """Packed, their tensors apart; a model is made on the host and moved."""
-        torch.manual_seed(self.construct_seed)
+        seed_generators(self.construct_seed)
         given = _of_task("get_init_inputs()", lambda: list(self._module.get_init_inputs()))
         tensors: list[torch.Tensor] = []
         packed = _of_task("get_init_inputs()", lambda: pack(given, tensors))
@@ -244,7 +244,7 @@ class Reference:
         return model.to(self.device, self.dtype)
 
     def _inputs(self, seed: int, change: Change | None) -> list[torch.Tensor]:
-        torch.manual_seed(seed)
+        seed_generators(seed)
         tensors: list[torch.Tensor] = []
         with self.device:
             given = _of_task("get_inputs()", lambda: list(self._module.get_inputs()))

@@ -18,7 +18,7 @@ SAMPLES_FEW, SAMPLES_ENOUGH, SAMPLES_MOST = 5, 30, 100
 BURSTS_ENOUGH, BURSTS_MOST = 15, 30
 SHORTEST = 0.75  # of the longest burst
 SAMPLING_S, SAMPLING_DEVICE_S, SAMPLING_MOST_S = 2.0, 1.0, 10.0
-COMPARED_LEAST = 3  # calls, where not all are
+COMPARED_LEAST = 6  # calls, where not all are
 
 
 @contextlib.contextmanager

@@ -58,6 +58,7 @@ class Station:
         hide_memory()  # this process may hold keys, and a candidate may be the same user
         self._folder = tempfile.TemporaryDirectory(prefix="stark-", ignore_cleanup_errors=True)
         folder = Path(self._folder.name)
+        self._shared.mkdir(parents=True, exist_ok=True)  # what is not there cannot be opened to a confined process
         allowed = {ALLOW_WEAK: "yes"} if self._allow_weak else {}
         # The referee's idle threads take no time from the candidate; the candidate's wait as they would anywhere.
         self._trusted = Nursery(folder, {"OMP_WAIT_POLICY": "passive", **allowed})

@@ -28,8 +28,8 @@ from stark_worker.reference import Case, Reference
 from stark_worker.sandbox import START_S, Candidate, Failure
 from stark_worker.timing import Overhead, Sample, device_times, told_by_device
 
-WARM_UPS, WARM_UP_S, WARM_UP_DEVICE_S = 100, 1.0, 0.3
-COMPARED = 0.2  # of huge timed calls, the share that is compared
+WARM_UPS, WARM_UP_S, WARM_UP_DEVICE_S = 100, 1.0, 0.15
+COMPARED = 0.1  # of huge timed calls, the share that is compared
 CALIBRATIONS, CALIBRATIONS_LARGE = 20, 5
 LARGE = 2**28  # bytes of inputs and outputs, up to which cases are made while the candidate builds
 PROFILE_S = 30.0

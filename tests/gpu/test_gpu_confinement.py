@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 
@@ -27,5 +28,7 @@ assert found.level in ("strong", "standard"), found.missing
 
 
 def test_cuda_works_in_a_confined_process(tmp_path):
-    done = subprocess.run([sys.executable, "-c", PROGRAM, str(tmp_path)], capture_output=True, text=True, timeout=120)
+    alone = os.environ | {"OPENBLAS_NUM_THREADS": "1"}  # as the worker's processes are
+    command = [sys.executable, "-c", PROGRAM, str(tmp_path)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, env=alone)
     assert done.returncode == 0, done.stderr
