@@ -22,6 +22,7 @@ from stark_worker import build, cuda
 from stark_worker.channel import Channel
 from stark_worker.clocks import Clock, DeviceClock
 from stark_worker.confinement import confine
+from stark_worker.device_arena import open_arena
 from stark_worker.faults import SandboxTooWeak
 from stark_worker.folders import JOB_FILE, RESOURCES_FILE, SOURCE_FILE
 from stark_worker.levels import ALLOW_WEAK, Confinement, accept
@@ -42,16 +43,16 @@ def main(channel: Channel, arena_descriptor: int) -> None:
     """Serve the referee until it lets go of this process. It is locked in before there is anything to serve."""
     order, folder = channel.receive(), Path.cwd()
     # A referee that is locked in itself cannot write here any more once we are.
-    ready = channel.receive() if order["waits"] else None
+    ready = channel.receive_with_files() if order["waits"] else None
     opened: list[tuple[Job, Arena, Clock]] = []
 
     def open_memory() -> None:
         if order["gpu"]:
             cuda.start()  # while the referee gets ready
-        handle = (ready or channel.receive())["handle"]
+        _, files = ready or channel.receive_with_files()
         job = from_json(Job, (folder / JOB_FILE).read_text(encoding="utf-8"))
         if order["gpu"]:
-            opened.append((job, cuda.open_arena(handle, job.size), DeviceClock(len(job.outputs))))
+            opened.append((job, open_arena(files[0], job.size), DeviceClock(len(job.outputs))))
         else:
             opened.append((job, host_arena(arena_descriptor, job.size), Clock()))
 

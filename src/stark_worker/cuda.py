@@ -1,12 +1,7 @@
-"""The GPU: memory shared by two processes, numeric settings, and whether the device still works.
-
-The arena of a GPU is one allocation of the driver's, not a block of torch's caching allocator: an exported handle opens
-the whole allocation to the other process, and nothing but the arena may be in it.
-"""
+"""The GPU: its cache, numeric settings, what a target needs of it, and whether it still works."""
 
 from __future__ import annotations
 
-import ctypes
 import importlib.util
 import os
 import shutil
@@ -17,54 +12,10 @@ from typing import Any
 import torch
 
 from stark_worker.faults import MachineryFault
-from stark_worker.memory import Arena
 from stark_worker.protocol import Target
 
 HEALTH_S = 30.0
 FLUSH_BYTES = 2**28
-_LAZY_PEER_ACCESS = 1
-
-
-class _Handle(ctypes.Structure):
-    _fields_ = (("bytes", ctypes.c_byte * 64),)
-
-
-class _Block:
-    """Device memory by address, in the form in which torch takes over somebody else's."""
-
-    def __init__(self, address: int, size: int) -> None:
-        self.__cuda_array_interface__ = {
-            "data": (address, False),
-            "shape": (size,),
-            "typestr": "|u1",
-            "strides": None,
-            "version": 3,
-        }
-
-
-class DeviceMemory:
-    """The referee's side of an arena on the GPU, and the handle that opens it."""
-
-    def __init__(self, size: int) -> None:
-        self._address, handle = ctypes.c_uint64(), _Handle()
-        _driver("cuMemAlloc_v2", ctypes.byref(self._address), ctypes.c_size_t(size))
-        _driver("cuIpcGetMemHandle", ctypes.byref(handle), self._address)
-        self.arena, self.handle = _arena(self._address, size), bytes(handle).hex()
-        self._flush = flush_memory()
-
-    def close(self) -> None:
-        """Give the memory back; nobody may hold a view of it any more."""
-        torch.cuda.synchronize()
-        _driver("cuMemFree_v2", self._address)
-
-    def wait(self) -> None:
-        """Until what was written can be read by the other process."""
-        torch.cuda.synchronize()
-
-    def settle(self) -> None:
-        """The last thing before a call: nothing useful is left in the device's cache, and nothing is under way."""
-        self._flush.zero_()
-        torch.cuda.synchronize()
 
 
 def flush_memory() -> torch.Tensor:
@@ -82,31 +33,9 @@ def _cache_bytes() -> int:
     return int(torch.cuda.get_device_properties(0).L2_cache_size)
 
 
-def open_arena(handle: str, size: int) -> Arena:
-    """Another process's arena."""
-    address = ctypes.c_uint64()
-    opened = _Handle.from_buffer_copy(bytes.fromhex(handle))
-    _driver("cuIpcOpenMemHandle_v2", ctypes.byref(address), opened, ctypes.c_uint(_LAZY_PEER_ACCESS))
-    return _arena(address, size)
-
-
-def _arena(address: ctypes.c_uint64, size: int) -> Arena:
-    return Arena(torch.as_tensor(_Block(address.value, size), device="cuda"))
-
-
 def start() -> None:
     """Make torch's context, and make it the current one."""
     torch.zeros(1, device="cuda")
-
-
-def _driver(function: str, *arguments: Any) -> None:
-    """Call the driver library in the context that torch uses."""
-    start()
-    library = ctypes.CDLL("libcuda.so.1")
-    if code := library[function](*arguments):
-        text = ctypes.c_char_p()
-        library.cuGetErrorString(code, ctypes.byref(text))
-        raise MachineryFault(f"{function} failed: {(text.value or b'unknown error').decode()} ({code})")
 
 
 def missing(target: Target) -> str | None:

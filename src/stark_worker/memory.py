@@ -120,7 +120,7 @@ def host_arena(descriptor: int, size: int) -> Arena:
 class HostMemory:
     """The referee's side of an arena in a file. Its size is for good: one that shrank would kill the referee."""
 
-    handle = ""  # the file is inherited
+    files: Sequence[int] = ()  # it was started with the file
 
     def __init__(self, descriptor: int, size: int) -> None:
         os.ftruncate(descriptor, size)

@@ -18,6 +18,7 @@ from typing import Any
 import torch
 
 from stark_worker import cuda
+from stark_worker.device_arena import DeviceMemory
 from stark_worker.examiner import Examiner, Look
 from stark_worker.faults import MachineryFault, SandboxTooWeak, TaskFault
 from stark_worker.job import write_job
@@ -55,7 +56,7 @@ class Trial:
         self._left_s = request.limits.run_s
         self._filled = 0  # the place that was written last
         self._own: dict[int, list[torch.Tensor]] = {}
-        self._memory = HostMemory(candidate.arena, job.size) if self.on_host else cuda.DeviceMemory(job.size)
+        self._memory = HostMemory(candidate.arena, job.size) if self.on_host else DeviceMemory(job.size)
         arena = self._memory.arena
         self._inputs = [arena.views(spots) for spots in job.inputs]
         self._outputs = [arena.views(spots) for spots in job.outputs]
@@ -121,7 +122,7 @@ class Trial:
         """What a request costs when there is no candidate yet: nothing is the candidate's fault here."""
         try:
             self._candidate.await_start()
-            self._candidate.tell(do="prepare", handle=self._memory.handle)
+            self._candidate.tell(do="prepare", files=self._memory.files)
             ready = self._candidate.expect("ready", START_S)
             if "refused" in ready:
                 raise SandboxTooWeak(str(ready["refused"]))

@@ -1,0 +1,138 @@
+"""An arena on the GPU: one allocation that two processes map, each at an address of its own.
+
+It is physical memory by itself, not a block of torch's caching allocator: nothing but the arena is in it. It is handed
+over as an open file, so that whoever has the file, and nobody else, can map it. Memory shared by CUDA's older way is
+mapped in small pages, which slows down every kernel that reads it.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+from typing import Any
+
+import torch
+
+from stark_worker import cuda
+from stark_worker.faults import MachineryFault
+from stark_worker.memory import Arena
+
+_PINNED, _FILE, _DEVICE, _READ_AND_WRITE, _RECOMMENDED = 1, 1, 1, 3, 1  # as the driver numbers them
+
+
+class _Location(ctypes.Structure):
+    _fields_ = (("type", ctypes.c_int), ("id", ctypes.c_int))
+
+
+class _Flags(ctypes.Structure):
+    _fields_ = (
+        ("compression", ctypes.c_ubyte),
+        ("remote", ctypes.c_ubyte),
+        ("usage", ctypes.c_ushort),
+        ("reserved", ctypes.c_ubyte * 4),
+    )
+
+
+class _Properties(ctypes.Structure):
+    _fields_ = (
+        ("type", ctypes.c_int),
+        ("handles", ctypes.c_int),
+        ("location", _Location),
+        ("metadata", ctypes.c_void_p),
+        ("flags", _Flags),
+    )
+
+
+class _Access(ctypes.Structure):
+    _fields_ = (("location", _Location), ("flags", ctypes.c_int))
+
+
+class _Block:
+    """Device memory by address, in the form in which torch takes over somebody else's."""
+
+    def __init__(self, address: int, size: int) -> None:
+        self.__cuda_array_interface__ = {
+            "data": (address, False),
+            "shape": (size,),
+            "typestr": "|u1",
+            "strides": None,
+            "version": 3,
+        }
+
+
+class DeviceMemory:
+    """The referee's side of an arena on the GPU, and the file that opens it to another process."""
+
+    def __init__(self, size: int) -> None:
+        cuda.start()
+        self._size, handle, file = _rounded(size), ctypes.c_uint64(), ctypes.c_int()
+        _driver("cuMemCreate", ctypes.byref(handle), self._size, ctypes.byref(_properties()), ctypes.c_uint64(0))
+        _driver("cuMemExportToShareableHandle", ctypes.byref(file), handle, _FILE, ctypes.c_uint64(0))
+        self.files = [file.value]
+        self._address = _map(handle, self._size)
+        self.arena = _arena(self._address, size)
+        self._flush = cuda.flush_memory()
+
+    def close(self) -> None:
+        """Give the memory back; nobody may hold a view of it any more."""
+        torch.cuda.synchronize()
+        os.close(self.files.pop())
+        _driver("cuMemUnmap", self._address, self._size)
+        _driver("cuMemAddressFree", self._address, self._size)
+
+    def wait(self) -> None:
+        """Until what was written can be read by the other process."""
+        torch.cuda.synchronize()
+
+    def settle(self) -> None:
+        """The last thing before a call: nothing useful is left in the device's cache, and nothing is under way."""
+        self._flush.zero_()
+        torch.cuda.synchronize()
+
+
+def open_arena(file: int, size: int) -> Arena:
+    """Another process's arena."""
+    cuda.start()
+    handle = ctypes.c_uint64()
+    _driver("cuMemImportFromShareableHandle", ctypes.byref(handle), ctypes.c_void_p(file), _FILE)
+    os.close(file)
+    return _arena(_map(handle, _rounded(size)), size)
+
+
+def _properties() -> _Properties:
+    return _Properties(type=_PINNED, handles=_FILE, location=_location())
+
+
+def _location() -> _Location:
+    return _Location(_DEVICE, torch.cuda.current_device())
+
+
+def _rounded(size: int) -> ctypes.c_size_t:
+    """Whole pages, of the size at which they are fastest."""
+    page = ctypes.c_size_t()
+    _driver("cuMemGetAllocationGranularity", ctypes.byref(page), ctypes.byref(_properties()), _RECOMMENDED)
+    return ctypes.c_size_t(-(-size // page.value) * page.value)
+
+
+def _map(handle: ctypes.c_uint64, size: ctypes.c_size_t) -> ctypes.c_uint64:
+    """Give memory an address; it lives as long as it has one, in one process or another."""
+    address, none = ctypes.c_uint64(), ctypes.c_uint64(0)
+    _driver("cuMemAddressReserve", ctypes.byref(address), size, ctypes.c_size_t(0), none, none)
+    _driver("cuMemMap", address, size, ctypes.c_size_t(0), handle, none)
+    access = _Access(_location(), _READ_AND_WRITE)
+    _driver("cuMemSetAccess", address, size, ctypes.byref(access), ctypes.c_size_t(1))
+    _driver("cuMemRelease", handle)
+    return address
+
+
+def _arena(address: ctypes.c_uint64, size: int) -> Arena:
+    return Arena(torch.as_tensor(_Block(address.value, size), device="cuda"))
+
+
+def _driver(function: str, *arguments: Any) -> None:
+    """Call the driver library in the context that torch uses."""
+    library = ctypes.CDLL("libcuda.so.1")
+    if code := library[function](*arguments):
+        text = ctypes.c_char_p()
+        library.cuGetErrorString(code, ctypes.byref(text))
+        raise MachineryFault(f"{function} failed: {(text.value or b'unknown error').decode()} ({code})")
