@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import threading
 import time
@@ -40,9 +41,19 @@ class Stationed:
 
     def _left(self) -> tuple[set[str], set[str]]:
         folder = Path(self._station._folder.name)
-        files = {path.name for path in folder.iterdir() if not path.name.startswith(("referee-", "output"))}
-        names = {name for process, name in below(os.getpid()).items() if process not in self._others}
+        kept = [seat.folder.name for lane in self._station._lanes._queue if (seat := lane._spare_seat)]  # for the next
+        warm = ("referee-", "output", "triton-", *kept)
+        files = {path.name for path in folder.iterdir() if not path.name.startswith(warm)}
+        found = {process: name for process, name in below(os.getpid()).items() if process not in self._others}
+        names = {name for process, name in found.items() if folder_of(process) not in kept}
         return files, names - {"stark-nursery", "stark-warden", "stark-referee"}
+
+
+def folder_of(process: int) -> str:
+    """The name of the folder a process works in; none of one that is gone."""
+    with contextlib.suppress(OSError):
+        return Path(f"/proc/{process}/cwd").readlink().name
+    return ""
 
 
 def processes_below(ancestor: int) -> set[str]:

@@ -1,8 +1,8 @@
 """An arena on the GPU: one allocation that two processes map, each at an address of its own.
 
 It is physical memory by itself, not a block of torch's caching allocator: nothing but the arena is in it. It is handed
-over as an open file, so that whoever has the file, and nobody else, can map it. Memory shared by CUDA's older way is
-mapped in small pages, which slows down every kernel that reads it.
+over as an open file, so that whoever has the file, and nobody else, can map it. In memory shared by CUDA's older way
+(handles for cudaIpc) kernels were seen to take up to a quarter longer.
 """
 
 from __future__ import annotations

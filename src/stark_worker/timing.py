@@ -114,7 +114,8 @@ def _length(samples: Sequence[Sample]) -> float:
 def told_by_device(told: Any, calls: int) -> float:
     """What one call took by the device's clock, as the candidate's process tells it; 0 for anything but times.
 
-    The first of several is left out: its launch was waited for.
+    The first of several is left out: its launch was waited for. Of the others it is the middle: where the host was held
+    up for a moment, the device waited for some of them.
     """
     if (
         not isinstance(told, list)
@@ -122,7 +123,8 @@ def told_by_device(told: Any, calls: int) -> float:
         or not all(type(ms) is float and 0.0 <= ms <= MOST_MS for ms in told)
     ):
         return 0.0
-    return statistics.fmean(told[1:] or told or [0.0])
+    times: list[float] = told[1:] or told or [0.0]
+    return statistics.median(times)
 
 
 def device_times(samples: Sequence[Sample], overhead: Overhead) -> tuple[float, ...]:

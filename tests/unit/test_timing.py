@@ -85,6 +85,7 @@ def test_work_that_is_put_off_counts():
 def test_what_the_device_is_said_to_have_taken_is_one_time_for_each_call():
     assert told_by_device([0.5], 1) == 0.5
     assert told_by_device([9.0, 0.25, 0.75], 3) == 0.5
+    assert told_by_device([9.0, 0.25, 0.25, 0.25, 9.0], 5) == 0.25
     assert told_by_device([], 0) == 0.0
     for forged in (None, 0.5, "0.5", [], [0.5, 0.5], [-1.0], [float("nan")], [True], [[0.5]]):
         assert told_by_device(forged, 1) == 0.0
