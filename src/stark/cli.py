@@ -12,14 +12,13 @@ import io
 import logging
 import os
 import sys
-from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import closing
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from stark import cli_bench, cli_evidence
+from stark import cli_bench, cli_evidence, cli_show
 from stark.cli_doctor import doctor
 from stark.cli_options import (
     AllowWeakSandbox,
@@ -34,7 +33,6 @@ from stark.cli_options import (
     ModelName,
     PrecisionName,
     RunFolder,
-    RunName,
     ScoreName,
     SettingsFile,
     TargetName,
@@ -45,9 +43,8 @@ from stark.cli_options import (
     judging,
     limits,
 )
-from stark.errors import EvaluatorError, StarkError, UsageError
+from stark.errors import EvaluatorError, StarkError
 from stark.models import PLAYBOOK
-from stark.tree import Role
 from stark.view import terminal
 from stark_worker.baselines import COMPILED
 from stark_worker.protocol import DeviceFacts
@@ -230,58 +227,6 @@ def pack_worker(file: Annotated[Path, typer.Argument(metavar="FILE.pyz", help="T
 
 
 @app.command()
-def show(
-    folder: RunFolder,
-    node: Annotated[int | None, typer.Argument(help="A node, to see all of it.")] = None,
-    run: RunName = None,
-) -> None:
-    """Show the tree of a run, or one node with its prompts, scaffold, change and log."""
-    record, nodes = _read(folder, run)
-    if node is None:
-        terminal.show_tree(record, nodes, _read_final(folder, run))
-        return
-    by_id = {each.id: each for each in nodes}
-    if node not in by_id:
-        raise UsageError(
-            f"The run in {folder} has no node {node}.", f"Its nodes: {', '.join(map(str, sorted(by_id)))}."
-        )
-    parent_id = by_id[node].parent_id
-    terminal.show_node(by_id[node], None if parent_id is None else by_id[parent_id], _read_calls(folder, run, node))
-
-
-@app.command()
-def export(
-    folder: RunFolder,
-    best: Annotated[Path | None, typer.Option("--best", metavar="FILE", help="Write the best kernel here.")] = None,
-    training_data: Annotated[
-        Path | None, typer.Option("--training-data", metavar="FILE", help="Write a role's calls as chat-format JSONL.")
-    ] = None,
-    role: Annotated[Role, typer.Option("--role", help="Whose calls.")] = Role.CODE,
-    run: RunName = None,
-    bundle: Annotated[
-        Path | None, typer.Option("--bundle", metavar="FILE", help="Write the evidence for the best kernel here.")
-    ] = None,
-) -> None:
-    """Take the best kernel out of a run, the evidence for it, or calls as training data."""
-    from stark.view import exports
-
-    if best is None and training_data is None and bundle is None:
-        raise UsageError("Nothing to export was named.", "Give --best FILE, --bundle FILE or --training-data FILE.")
-    record, nodes = _read(folder, run)
-    if best is not None:
-        exports.write_best(best, record, nodes, _read_final(folder, run))
-        terminal.say(f"The best kernel is in {best}.")
-    if training_data is not None:
-        count = exports.write_training_data(training_data, nodes, _read_calls(folder, run), role)
-        terminal.say(f"{count} calls of the {role} agent are in {training_data}.")
-    if bundle is not None:
-        from stark.stored import settings_of
-
-        evidence = exports.bundle_of(record, nodes, _read_final(folder, run), settings_of(record).evaluation)
-        terminal.show_bundle(bundle, exports.write_bundle(bundle, evidence))
-
-
-@app.command()
 def config(file: SettingsFile = None, sets: Assignments = None, method: MethodName = None) -> None:
     """Print the effective settings with their meaning."""
     from stark.config import explain, load_settings
@@ -306,16 +251,7 @@ def graph(
     terminal.say(f"The drawing is in {output}.")
 
 
-@app.command()
-def salvage(folder: RunFolder, into: Annotated[Path, typer.Argument(metavar="NEW_DIR", help="A new folder.")]) -> None:
-    """Copy whatever can still be read of a damaged run into a new folder."""
-    from stark.store import salvage as salvage_store
-
-    counts = salvage_store(folder, into)
-    terminal.say(f"Saved into {into}: " + ", ".join(f"{count} {table}" for table, count in counts.items()) + ".")
-
-
-for command in (*cli_bench.COMMANDS, *cli_evidence.COMMANDS, doctor):
+for command in (*cli_show.COMMANDS, *cli_bench.COMMANDS, *cli_evidence.COMMANDS, doctor):
     app.command()(command)
 
 
@@ -357,7 +293,7 @@ def _finish(work: Any, folder: Path) -> None:
 def _settings(folder: Path) -> Any:
     from stark.stored import settings_of
 
-    return settings_of(_read(folder)[0])
+    return settings_of(cli_show.read(folder)[0])
 
 
 def _measure_compiled(folder: Path) -> Any:
@@ -366,7 +302,7 @@ def _measure_compiled(folder: Path) -> Any:
 
     terminal.say("Times torch.compile for comparison ...")
     try:
-        work = measure_baselines(_read(folder)[0].task, _settings(folder).evaluation, names=[COMPILED])
+        work = measure_baselines(cli_show.read(folder)[0].task, _settings(folder).evaluation, names=[COMPILED])
         return asyncio.run(work)[COMPILED]
     except (EvaluatorError, KeyboardInterrupt):
         return None
@@ -375,8 +311,8 @@ def _measure_compiled(folder: Path) -> Any:
 def _export_best(folder: Path) -> Path:
     from stark.view import exports
 
-    record, nodes = _read(folder)
-    exports.write_best(folder / BEST_FILE, record, nodes, _read_final(folder))
+    record, nodes = cli_show.read(folder)
+    exports.write_best(folder / BEST_FILE, record, nodes, cli_show.read_final(folder))
     return folder / BEST_FILE
 
 
@@ -403,32 +339,6 @@ def _show_estimate(job: Any) -> None:
     unknown = DeviceFacts(name="the evaluating machine", kind=settings.evaluation.target)
     rows = estimate(unstarted(job, unknown), settings, open_models(settings))
     terminal.show_estimate(rows, settings.budget.attempts, settings.budget.usd, settings.budget.tokens)
-
-
-def _read(folder: Path, run: str | None = None) -> Any:
-    """A run and its nodes. Its calls hold every prompt, so they are read only where they are used."""
-    with _opened(folder, run) as (store, record):
-        return record, store.nodes(record.id)
-
-
-def _read_final(folder: Path, run: str | None = None) -> Any:
-    with _opened(folder, run) as (store, record):
-        return store.final(record.id)
-
-
-def _read_calls(folder: Path, run: str | None, number: int | None = None) -> Any:
-    """The calls of one attempt, or of all."""
-    with _opened(folder, run) as (store, record):
-        return store.calls(record.id, number)
-
-
-@contextmanager
-def _opened(folder: Path, run: str | None) -> Iterator[tuple[Any, Any]]:
-    from stark.store import open_store
-    from stark.stored import pick_run
-
-    with closing(open_store(folder, write=False)) as store:
-        yield store, pick_run(store, folder, run)
 
 
 if __name__ == "__main__":

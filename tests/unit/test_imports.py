@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
+
+BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 
 ASK = """
 import sys
@@ -37,3 +40,8 @@ def test_tasks_are_found_with_the_standard_library_only():
     """benchmarks/baselines.py runs where there is nothing but torch."""
     foreign = "torch pydantic pydantic_ai langgraph jinja2 rich typer tenacity numpy pyarrow"
     assert loaded("import stark.sources", foreign) == ""
+
+
+def test_benchmarks_find_what_they_import():
+    modules = ", ".join(sorted(path.stem for path in BENCHMARKS.glob("*.py")))
+    subprocess.run([sys.executable, "-c", f"import {modules}"], cwd=BENCHMARKS, check=True)
