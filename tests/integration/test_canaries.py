@@ -99,6 +99,8 @@ def canary_run(url: str) -> dict[str, object]:
         words = ["--best", Path(place, "best.py"), "--training-data", Path(place, "calls.jsonl"), "--role", "solo"]
         said.append(stark("export", folder, *words))
         said.append(stark("judge", task, Path(place, "search.py"), "--json"))
+        Path(place, "right.py").write_text(RIGHT)  # a bundle is not compressed, so that all of it is looked through
+        said.append(stark("judge", task, Path(place, "right.py"), "--bundle", Path(place, "evidence.zip")))
         left = {str(file.relative_to(place)): file.read_bytes() for file in Path(place).rglob("*") if file.is_file()}
     return {"planted": planted, "said": said, "left": left, "home": home}
 
@@ -111,9 +113,10 @@ def test_canaries_are_found_nowhere(user):
         found = (as_ordinary_user if user == "ordinary" else lambda step: step())(lambda: canary_run(server.url))
     if "has the level weak" in found["said"][0]:
         pytest.skip("this machine has no better sandbox than a weak one")
-    optimised, _, node, exported, judged = found["said"]
+    optimised, _, node, exported, judged, bundled = found["said"]
     assert optimised[0] in "03", optimised
     assert exported[0] == "0", exported
+    assert bundled[0] == "0", bundled
     for text in (node, judged):  # the candidate did look, and could say what it found
         looked = re.search(r"LOOKED \{'processes': (\d+), 'files': (\d+), 'megabytes': ([\d.]+)\} FOUND \[\]", text)
         assert looked, text
@@ -124,7 +127,7 @@ def test_canaries_are_found_nowhere(user):
         assert secret not in "".join(found["said"]), kind
         where = [name for name, content in found["left"].items() if secret.encode() in content]
         assert where == (["home/.credentials"] if kind == "file" else []), kind
-    assert {"run/stark.db", "best.py", "calls.jsonl"} <= found["left"].keys()
+    assert {"run/stark.db", "best.py", "calls.jsonl", "evidence.zip"} <= found["left"].keys()
 
 
 def test_the_same_search_finds_them_all_where_nothing_is_confined(tmp_path):
