@@ -26,6 +26,13 @@ def default_cache() -> Path:
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "stark" / "extensions"
 
 
+def make(cache: Path) -> None:
+    """Have the folder; a new one is for candidates to read, whoever they run as."""
+    if not cache.exists():
+        cache.mkdir(parents=True, exist_ok=True)
+        cache.chmod(0o755)
+
+
 def find(cache: Path, key: str) -> Path | None:
     """The library of that key, marked as used."""
     folder = cache / key
@@ -41,7 +48,7 @@ def library_in(folder: Path) -> Path | None:
 
 def place_to_build(cache: Path) -> Path:
     """A new folder to build in, where its result can be renamed into the cache."""
-    cache.mkdir(parents=True, exist_ok=True)
+    make(cache)
     return Path(tempfile.mkdtemp(prefix=_UNDER_WAY, dir=cache))
 
 

@@ -19,6 +19,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
+from stark_worker import cache
 from stark_worker.building import Builds
 from stark_worker.channel import ChannelClosed
 from stark_worker.faults import MachineryFault
@@ -58,7 +59,7 @@ class Station:
         hide_memory()  # this process may hold keys, and a candidate may be the same user
         self._folder = tempfile.TemporaryDirectory(prefix="stark-", ignore_cleanup_errors=True)
         folder = Path(self._folder.name)
-        self._shared.mkdir(parents=True, exist_ok=True)  # what is not there cannot be opened to a confined process
+        cache.make(self._shared)  # what is not there cannot be opened to a confined process
         allowed = {ALLOW_WEAK: "yes"} if self._allow_weak else {}
         # The referee's idle threads take no time from the candidate; the candidate's wait as they would anywhere.
         self._trusted = Nursery(folder, {"OMP_WAIT_POLICY": "passive", **allowed})
