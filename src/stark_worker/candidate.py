@@ -49,6 +49,8 @@ def main(channel: Channel, arena_descriptor: int) -> None:
     def open_memory() -> None:
         if order["gpu"]:
             cuda.start()  # while the referee gets ready
+            if ready is None:
+                channel.send(did="begun")
         _, files = ready or channel.receive_with_files()
         job = from_json(Job, (folder / JOB_FILE).read_text(encoding="utf-8"))
         if order["gpu"]:

@@ -66,12 +66,14 @@ def confine(
     _separate(layers, [*readable, *writable])
     user = _own_user(layers, readable, writable) if own_user else None
     # Processes are counted by user, threads included: a user of its own starts from nothing.
-    processes += 0 if user is not None else sum(_threads_of(os.getuid()))
+    started = 0 if user is not None else sum(_threads_of(os.getuid()))
     os.chdir(writable[0])
     layers.attempt(Control.PRIVILEGES, lambda: syscalls.prctl(syscalls.PR_SET_NO_NEW_PRIVS, 1))
     _give_up_files(layers, readable, writable, gpu)
     prepare()
-    layers.attempt(Control.LIMITS, lambda: _limit(memory_bytes, processes))
+    if gpu and user is None:  # that can have taken long, and others can still be seen
+        started = sum(_threads_of(os.getuid()))
+    layers.attempt(Control.LIMITS, lambda: _limit(memory_bytes, processes + started))
     _become(layers, user)
     layers.attempt(Control.CALLS, seccomp.restrict)
     if not own_user:

@@ -7,6 +7,7 @@ over as an open file, so that whoever has the file, and nobody else, can map it.
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import os
 from typing import Any
@@ -65,20 +66,21 @@ class DeviceMemory:
 
     def __init__(self, size: int) -> None:
         cuda.start()
-        self._size, handle, file = _rounded(size), ctypes.c_uint64(), ctypes.c_int()
-        _driver("cuMemCreate", ctypes.byref(handle), self._size, ctypes.byref(_properties()), ctypes.c_uint64(0))
-        _driver("cuMemExportToShareableHandle", ctypes.byref(file), handle, _FILE, ctypes.c_uint64(0))
-        self.files = [file.value]
-        self._address = _map(handle, self._size)
-        self.arena = _arena(self._address, size)
-        self._flush = cuda.flush_memory()
+        whole, handle, file = _rounded(size), ctypes.c_uint64(), ctypes.c_int()
+        with contextlib.ExitStack() as held:
+            _driver("cuMemCreate", ctypes.byref(handle), whole, ctypes.byref(_properties()), ctypes.c_uint64(0))
+            held.callback(_driver, "cuMemRelease", handle)
+            _driver("cuMemExportToShareableHandle", ctypes.byref(file), handle, _FILE, ctypes.c_uint64(0))
+            held.callback(os.close, file.value)
+            address = _map(handle, whole, held)
+            self._flush = cuda.flush_memory()
+            self._held = held.pop_all()
+        self.arena, self.files = _arena(address, size), [file.value]
 
     def close(self) -> None:
         """Give the memory back; nobody may hold a view of it any more."""
         torch.cuda.synchronize()
-        os.close(self.files.pop())
-        _driver("cuMemUnmap", self._address, self._size)
-        _driver("cuMemAddressFree", self._address, self._size)
+        self._held.close()
 
     def wait(self) -> None:
         """Until what was written can be read by the other process."""
@@ -96,7 +98,7 @@ def open_arena(file: int, size: int) -> Arena:
     handle = ctypes.c_uint64()
     _driver("cuMemImportFromShareableHandle", ctypes.byref(handle), ctypes.c_void_p(file), _FILE)
     os.close(file)
-    return _arena(_map(handle, _rounded(size)), size)
+    return _arena(_map(handle, _rounded(size), contextlib.ExitStack()), size)  # until this process ends
 
 
 def _properties() -> _Properties:
@@ -114,14 +116,15 @@ def _rounded(size: int) -> ctypes.c_size_t:
     return ctypes.c_size_t(-(-size // page.value) * page.value)
 
 
-def _map(handle: ctypes.c_uint64, size: ctypes.c_size_t) -> ctypes.c_uint64:
-    """Give memory an address; it lives as long as it has one, in one process or another."""
+def _map(handle: ctypes.c_uint64, size: ctypes.c_size_t, held: contextlib.ExitStack) -> ctypes.c_uint64:
+    """Give memory an address, and what takes it away again to those that hold it."""
     address, none = ctypes.c_uint64(), ctypes.c_uint64(0)
     _driver("cuMemAddressReserve", ctypes.byref(address), size, ctypes.c_size_t(0), none, none)
+    held.callback(_driver, "cuMemAddressFree", address, size)
     _driver("cuMemMap", address, size, ctypes.c_size_t(0), handle, none)
+    held.callback(_driver, "cuMemUnmap", address, size)
     access = _Access(_location(), _READ_AND_WRITE)
     _driver("cuMemSetAccess", address, size, ctypes.byref(access), ctypes.c_size_t(1))
-    _driver("cuMemRelease", handle)
     return address
 
 

@@ -9,6 +9,7 @@ import asyncio
 import contextlib
 import hashlib
 import os
+import select
 import shutil
 import tempfile
 from collections import OrderedDict
@@ -68,10 +69,12 @@ class Lane:
             await self._referees.popitem()[1].close()
 
     def _provide_spares(self) -> None:
-        self._spare_seat = self._spare_seat or self._new_seat()
-        if self._spare is None:
-            self._spare = self._new_referee()
-            self._spare.channel.send(do="start")
+        """What cannot be provided now is made when it is needed, and fails there if it has to."""
+        with contextlib.suppress(MachineryFault, ChannelClosed, OSError):
+            self._spare_seat = self._spare_seat or self._new_seat()
+            if self._spare is None:
+                self._spare = self._new_referee()
+                self._spare.channel.send(do="start")
 
     def _take_spare(self) -> Ward | None:
         spare, self._spare = self._spare, None
@@ -85,8 +88,10 @@ class Lane:
         sides, shapes = 1 if request.rival_source is None else 2, SHAPES if request.labelled else 0
         deadline_s = sides * (request.limits.build_s + request.limits.run_s) + shapes * 2 * SHAPE_S + SLACK_S
         (referee.folder / REQUEST_FILE).write_text(to_json(request), encoding="utf-8")
-        seats = [self._take_seat(waits=request.stranger) for _ in range(sides + shapes)]
+        seats: list[Seat] = []
         try:
+            for _ in range(sides + shapes):
+                seats.append(self._take_seat(waits=request.stranger))
             ends, folders = [end for seat in seats for end in seat.ends], [str(seat.folder) for seat in seats]
             referee.channel.send(files=ends, do="judge", folders=folders, cache=str(self._shared))
             for seat in seats:
@@ -107,11 +112,13 @@ class Lane:
         return from_json(EvalReport, read_plainly(referee.folder / REPORT_FILE))
 
     def _take_seat(self, waits: bool) -> Seat:
-        seat = None if waits else self._spare_seat
-        if seat is None:
+        if waits or self._spare_seat is None:
             return self._new_seat(waits)
-        self._spare_seat = None
-        return seat
+        seat, self._spare_seat = self._spare_seat, None
+        if seat.is_alive():
+            return seat
+        seat.close()
+        return self._new_seat()
 
     def _new_seat(self, waits: bool = False) -> Seat:
         order = {"gpu": self.name != "cpu", "waits": waits, "cache": str(self._shared)}
@@ -126,21 +133,29 @@ class Seat:
     ) -> None:
         self.folder = Path(tempfile.mkdtemp(prefix="candidate-", dir=parent))
         self._held = contextlib.ExitStack()
-        channel, theirs = Channel.pair()
-        output, print_to = os.pipe()
-        arena = os.memfd_create("arena", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
-        for file in (output, arena):
-            self._held.callback(os.close, file)
-        self._held.callback(channel.close)
-        with contextlib.closing(theirs), open(print_to, "wb"):
-            try:
-                channel.send(**order)  # what it hears next comes from the referee
-                lifeline = nursery.start("candidate", self.folder, [theirs.fileno(), print_to, arena], environment)
-            except MachineryFault:
-                self.close()
-                raise
-        self._held.callback(lifeline.close)
-        self.ends = [channel.fileno(), lifeline.fileno(), output, arena]
+        with contextlib.ExitStack() as unless_started, contextlib.ExitStack() as theirs:
+            unless_started.callback(self.close)
+            channel, their_channel = Channel.pair()
+            self._held.callback(channel.close)
+            theirs.callback(their_channel.close)
+            output, print_to = os.pipe()
+            self._held.callback(os.close, output)
+            theirs.callback(os.close, print_to)
+            arena = os.memfd_create("arena", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+            self._held.callback(os.close, arena)
+            channel.send(**order)  # what it hears next comes from the referee
+            self._lifeline = nursery.start(
+                "candidate", self.folder, [their_channel.fileno(), print_to, arena], environment
+            )
+            self._held.callback(self._lifeline.close)
+            unless_started.pop_all()
+        self.ends = [channel.fileno(), self._lifeline.fileno(), output, arena]
+
+    def is_alive(self) -> bool:
+        """Whether its warden is there still, which it is as long as the process is."""
+        look = select.poll()
+        look.register(self._lifeline, 0)
+        return not look.poll(0)
 
     def release(self) -> None:
         """Keep none of the ends; a process whose ends nobody has is ended."""

@@ -84,9 +84,11 @@ class Places:
 
 
 def _without_gaps(tensor: torch.Tensor) -> tuple[int, ...]:
-    """The strides of a tensor in the same memory order. ``torch.empty_like`` knows them, but of one without data only
-    after seconds of importing.
+    """The strides of a tensor in the same memory order. Torch knows them, but of one without data only after seconds of
+    importing.
     """
+    if not tensor.is_meta:
+        return tuple(torch.empty_like(tensor).stride())
     strides, step = [0] * tensor.ndim, 1
     for dimension in sorted(range(tensor.ndim), key=lambda each: (tensor.stride(each), tensor.shape[each])):
         strides[dimension] = step

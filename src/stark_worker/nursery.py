@@ -21,7 +21,6 @@ import sys
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
-from subprocess import SubprocessError
 from typing import Any, NoReturn
 
 from stark_worker.channel import Channel, ChannelClosed
@@ -88,9 +87,14 @@ def _ready_made(folder: str) -> str | None:
     if "triton" not in sys.modules or not Path("/dev/nvidiactl").exists():
         return None
     place = os.environ["TRITON_CACHE_DIR"] = tempfile.mkdtemp(prefix="triton-", dir=folder)
-    with contextlib.suppress(AssertionError, AttributeError, ImportError, OSError, RuntimeError, SubprocessError):
-        importlib.import_module("triton.backends.nvidia.driver").CudaUtils()  # or else each process makes its own
+    try:
+        importlib.import_module("triton.backends.nvidia.driver").CudaUtils()
         importlib.import_module("triton.runtime.cache").triton_key()  # reads all of Triton
+    except Exception:  # noqa: BLE001 - whatever Triton lacks here, each process finds out by itself
+        shutil.rmtree(place)
+        return None
+    for made in Path(place).rglob("*"):
+        made.chmod(0o755)  # for whichever user a candidate is
     return place
 
 

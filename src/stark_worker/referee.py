@@ -108,6 +108,8 @@ def set_up(request: EvalRequest) -> Reference:
     torch.set_num_threads(threads())
     cuda.pin_precision()
     device = "cpu" if request.target is Target.CPU else "cuda"
+    if device == "cuda":
+        cuda.start()  # generators of a device that is not in use cannot be seeded
     return Reference(request.task_source, request.precision, Path.cwd(), device, request.score, Rules.of(request))
 
 
@@ -117,6 +119,9 @@ def judge(request: EvalRequest, candidates: list[Candidate], reference: Referenc
     Whoever is judged is taken off the list of candidates; the rest are for other shapes.
     """
     reference.renew()
+    begins = request.target is not Target.CPU and not request.stranger  # that one's have to wait for us
+    for candidate in candidates:
+        candidate.await_start(gpu=begins)
     with contextlib.ExitStack() as stack:
         trials = []
         for side in [request] if request.rival_source is None else [request, rival_of(request)]:

@@ -19,6 +19,7 @@ from stark_worker.wards import let_go
 OUTPUT_BYTES = 64 * 1024
 START_S = 120.0
 DEATH_S = 2.0
+NOT_STARTED = "The candidate's process did not start."
 
 
 class Failure(Exception):
@@ -51,13 +52,20 @@ class Candidate:
         os.close(self.arena)
         self._output.join()
 
-    def await_start(self) -> None:
-        """Wait until there is a process; nothing it could be blamed for has happened yet."""
+    def await_start(self, gpu: bool) -> None:
+        """Wait until there is a process, and until it has started CUDA, which would disturb whatever is timed beside.
+
+        Nothing it could be blamed for has happened yet.
+        """
         try:
             started = self._lifeline.receive()
+            self._process, self._warden = int(started["process"]), int(started["warden"])
+            if gpu:
+                self.expect("begun", START_S)
         except ChannelClosed as error:
-            raise MachineryFault("The candidate's process could not be started.") from error
-        self._process, self._warden = int(started["process"]), int(started["warden"])
+            raise MachineryFault(NOT_STARTED) from error
+        except Failure as failure:
+            raise MachineryFault(f"{NOT_STARTED} {failure.log}") from failure
 
     def footprint(self) -> Footprint:
         """What it takes of memory from here on."""

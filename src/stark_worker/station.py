@@ -105,7 +105,9 @@ class Station:
         return await self._builds.build(request)
 
     async def _architecture(self) -> dict[str, str]:
-        """What to compile for, told to processes that cannot see the device."""
+        """What to compile for, told to processes that cannot see the device, unless the user said so to all."""
+        if "TORCH_CUDA_ARCH_LIST" in os.environ:
+            return {}
         number = ((await self.device()).architecture or "").removeprefix("sm_")
         return {"TORCH_CUDA_ARCH_LIST": f"{number[:-1]}.{number[-1]}"} if number.isdigit() else {}
 

@@ -4,7 +4,7 @@ The referee's clock sees every call from the outside and cannot be reached by a 
 itself is known from before there was a candidate. On a GPU the device's events are taken as well, by the candidate's
 process: they are finer, so they are reported where the referee's clock confirms them. A short kernel drowns in the
 handshake, so many are called in a row between two looks at the referee's clock; of the shortest, where the handshake is
-still too much of that, the referee's clock alone is reported.
+still too much of that, the referee's clock alone is reported, with all that is doubtful about the handshake.
 """
 
 from __future__ import annotations
@@ -85,6 +85,10 @@ class Overhead:
         per_call_ms = statistics.median(map(self.per_call_ms, samples))
         return per_call_ms >= SHORT_MS or per_call_ms * _length(samples) >= CONFIRMABLE * self.doubt_ms
 
+    def at_most_ms(self, sample: Sample) -> float:
+        """What a call can have taken, whatever the handshake was: nothing of it is to a candidate's advantage."""
+        return self.per_call_ms(sample) + self.doubt_ms / sample.length
+
     def burst_length(self, samples: Sequence[Sample], most: int) -> int:
         """How many calls in a row make a sample, of as many as there is room for."""
         per_call_ms = statistics.median(map(self.per_call_ms, samples))
@@ -114,8 +118,8 @@ def _length(samples: Sequence[Sample]) -> float:
 def told_by_device(told: Any, calls: int) -> float:
     """What one call took by the device's clock, as the candidate's process tells it; 0 for anything but times.
 
-    The first of several is left out: its launch was waited for. Of the others it is the middle: where the host was held
-    up for a moment, the device waited for some of them.
+    The first of several is left out: its launch was waited for. Of the others it is the middle, so that a host that was
+    held up for a moment does not count, unless that is far from the mean, which alone the referee's clock can confirm.
     """
     if (
         not isinstance(told, list)
@@ -124,7 +128,8 @@ def told_by_device(told: Any, calls: int) -> float:
     ):
         return 0.0
     times: list[float] = told[1:] or told or [0.0]
-    return statistics.median(times)
+    middle, mean = statistics.median(times), statistics.fmean(times)
+    return middle if abs(middle - mean) <= AGREEMENT * mean else mean
 
 
 def device_times(samples: Sequence[Sample], overhead: Overhead) -> tuple[float, ...]:

@@ -26,11 +26,10 @@ from stark_worker.labels import kernels_of, number
 from stark_worker.memory import HostMemory, copy_plainly, nbytes, spoil
 from stark_worker.protocol import EvalRequest, Labels, Outcome, Score, Timing
 from stark_worker.reference import Case, Reference
-from stark_worker.sandbox import START_S, Candidate, Failure
+from stark_worker.sandbox import NOT_STARTED, START_S, Candidate, Failure
 from stark_worker.timing import Overhead, Sample, device_times, told_by_device
 
 WARM_UPS, WARM_UP_S, WARM_UP_DEVICE_S = 100, 1.0, 0.15
-COMPARED = 0.1  # of huge timed calls, the share that is compared
 CALIBRATIONS, CALIBRATIONS_LARGE = 20, 5
 LARGE = 2**28  # bytes of inputs and outputs, up to which cases are made while the candidate builds
 PROFILE_S = 30.0
@@ -121,7 +120,6 @@ class Trial:
     def _calibrate(self) -> Overhead:
         """What a request costs when there is no candidate yet: nothing is the candidate's fault here."""
         try:
-            self._candidate.await_start()
             self._candidate.tell(do="prepare", files=self._memory.files)
             ready = self._candidate.expect("ready", START_S)
             if "refused" in ready:
@@ -129,7 +127,7 @@ class Trial:
             self.checks["isolation"] = str(ready["isolation"])
             singles, bursts = self._empty([(0, 0)]), self._empty([])
         except Failure as failure:
-            raise MachineryFault(f"The candidate's process did not start. {failure.log}") from failure
+            raise MachineryFault(f"{NOT_STARTED} {failure.log}") from failure
         overhead = Overhead.of(singles, bursts)
         self.checks["handshake_ms"] = f"{overhead.single_ms:.3f}"
         return overhead
@@ -205,10 +203,12 @@ class Trial:
             self.checks["cache"] = f"flushed before every burst; {cuda.cached_share(self._job.size)}"
         if self._overhead.confirms(samples):
             return device_times(samples, self._overhead)
-        return outside if self.burst > 1 else tuple(map(max, device_times(samples, self._overhead), outside))
+        if self.burst > 1:
+            return tuple(map(self._overhead.at_most_ms, samples))
+        return tuple(map(max, device_times(samples, self._overhead), outside))
 
-    def call_checked(self, cases: Sequence[Case], again: bool = False) -> Sample:
-        """Calls in a row, one on each case, with all outputs compared, or of cases without an answer some.
+    def call_checked(self, cases: Sequence[Case], again: bool = False, share: float = 1.0) -> Sample:
+        """Calls in a row, one on each case, with all outputs compared, or of cases without an answer a share.
 
         The places are not to be foreseen, but for a single call ``again`` where the last one was: on other inputs.
         """
@@ -218,7 +218,8 @@ class Trial:
         self._memory.settle()
         sample, looks = self._call_on_time([(place, case.seed) for place, case in zip(places, cases, strict=True)])
         begin = time.perf_counter()
-        chosen = [pair for pair in zip(places, cases, strict=True) if _is_compared(pair[1])]
+        chance = random.SystemRandom()
+        chosen = [pair for pair in zip(places, cases, strict=True) if pair[1].expected or chance.random() < share]
         got = [self._received(place) for place, _ in chosen]
         self._memory.wait()
         sample = replace(sample, own_copy_ms=(time.perf_counter() - begin) * 1e3)
@@ -279,7 +280,3 @@ class Trial:
             self.checks["precision"] = f"the candidate changed {str(changed)[:200]}; reset before every call"
         device = None if self.on_host else told_by_device(device_ms, len(calls))
         return Sample((done - begin) * 1e3, (end - done) * 1e3, device, length=len(calls)), looks
-
-
-def _is_compared(case: Case) -> bool:
-    return bool(case.expected) or random.SystemRandom().random() < COMPARED

@@ -24,7 +24,7 @@ from stark_worker.processes import END_S
 PACKAGES = str(Path(__file__).resolve().parent.parent)  # a folder, or the file that `stark pack-worker` made
 INHERITED = (
     *("PATH", "LANG", "LC_ALL", "TZ", "CC", "CXX", "LD_LIBRARY_PATH", "LIBRARY_PATH", "CPATH"),
-    *("CUDA_HOME", "CUDA_PATH"),
+    *("CUDA_HOME", "CUDA_PATH", "TORCH_CUDA_ARCH_LIST"),
 )
 # glibc keeps what is freed, up to blocks of 32 MB, which it always returns. Left to itself it gives memory back after
 # some calls and not after others, by the history of the process: the same operators then take three times as long in

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from stark_worker.sandbox import Failure
-from stark_worker.timing import Overhead, Sample, device_times, told_by_device
+from stark_worker.timing import LOADED_MS, Overhead, Sample, device_times, told_by_device
 
 EMPTY = [Sample(0.10 + 0.001 * number, 0.05, 0.0) for number in range(20)]
 OVERHEAD = Overhead.of(EMPTY, [Sample(0.08, 0.05, 0.0, length=0)] * 20)
@@ -85,7 +87,16 @@ def test_work_that_is_put_off_counts():
 def test_what_the_device_is_said_to_have_taken_is_one_time_for_each_call():
     assert told_by_device([0.5], 1) == 0.5
     assert told_by_device([9.0, 0.25, 0.75], 3) == 0.5
-    assert told_by_device([9.0, 0.25, 0.25, 0.25, 9.0], 5) == 0.25
+    assert told_by_device([9.0, *[0.25] * 9, 0.3], 11) == 0.25  # the host was held up once
+    assert told_by_device([9.0, 0.25, 0.25, 0.25, 9.0], 5) == 2.4375  # only a mean can be confirmed from outside
     assert told_by_device([], 0) == 0.0
     for forged in (None, 0.5, "0.5", [], [0.5, 0.5], [-1.0], [float("nan")], [True], [[0.5]]):
         assert told_by_device(forged, 1) == 0.0
+
+
+@given(st.floats(0.0, 2.0), st.integers(2, 64), st.floats(0.0, LOADED_MS))
+def test_what_a_burst_took_at_most_is_no_less_than_the_truth(true_ms, calls, hidden_ms):
+    """Whatever of the handshake a candidate may leave out, up to what it may claim for itself."""
+    overhead = Overhead(single_ms=1.0, jitter_ms=0.05, burst_ms=1.0 + hidden_ms, copy_ms=1.0)
+    seen = Sample(1.0 + calls * true_ms, 1.0, device_ms=0.0, length=calls)
+    assert overhead.at_most_ms(seen) >= true_ms
