@@ -32,7 +32,7 @@ from stark.run import eval_request
 from stark.settings import Settings
 from stark.task import load_task
 from stark_worker.folder import write_whole
-from stark_worker.protocol import EvalReport, EvalRequest, from_json, to_json
+from stark_worker.protocol import DeviceFacts, EvalReport, EvalRequest, from_json, to_json
 
 METHODS = ("stark", "sampling")
 
@@ -45,6 +45,13 @@ class JudgedOnce(SharedEvaluator):
         self._folder = folder
         self.judged = 0
         folder.mkdir(parents=True, exist_ok=True)
+
+    async def device(self) -> DeviceFacts:
+        """What was measured first: prompts name it, so with other figures runs would not be the same again."""
+        file = self._folder / "device.json"
+        if not file.exists():
+            write_whole(file, to_json(await super().device()))
+        return from_json(DeviceFacts, file.read_text())
 
     async def evaluate(self, request: EvalRequest) -> EvalReport:
         asked = replace(request, profile_below_ms=0.0)  # depends on the run
