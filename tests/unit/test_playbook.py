@@ -252,12 +252,25 @@ def plan_for(selected: Node, *others: Node) -> tuple[str, str]:
     return answer.text, answer.source
 
 
-def test_the_first_plan_is_to_fuse_and_the_coder_follows_it():
+def test_the_first_plan_is_to_fuse_with_what_is_essential_and_the_coder_follows_it():
     advice, scaffold = plan_for(root())
-    assert named_moves(advice) == ["fuse"]
+    assert named_moves(advice) == ["fuse", "polynomial"]
     window = Window(root(), root(), (root(),))
     answer = read_kernel(ask(prompts().code(window, Plan(advice, scaffold)), CODE_FORM))
-    assert moves_of(answer.source or "") == {"fuse"}
+    assert moves_of(answer.source or "") == {"fuse", "polynomial"}
+
+
+def test_moves_that_only_made_attempts_slower_come_last():
+    base, slow = ("fuse", "polynomial"), EvalReport(Outcome.OK, Timing((2.0,)))
+    selected, worse = node(1, base, OK), node(2, (*base, "relax"), slow, "relax", parent=1)
+    others = [node(3 + number, (*base, name), slow, name, parent=1) for number, name in enumerate(("keep", "wide"))]
+    window = Window(selected, root(), (root(), selected, worse, *others))
+    asked = {
+        tuple(named_moves(read_plan(ask(prompts().plan(window, None), PLAN_FORM, calls), PLAN_FORM).text))
+        for calls in range(20)
+    }
+    assert len(asked) > 1
+    assert not {"relax", "keep", "wide"} & {name for names in asked for name in names}
 
 
 def test_where_fusing_alone_was_tried_the_next_step_from_the_root_is_bolder():

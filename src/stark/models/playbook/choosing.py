@@ -5,27 +5,33 @@ from __future__ import annotations
 import itertools
 import random
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 
 from stark.models.playbook.moves import MOVES, Move, Moves, complete, moves_of, next_moves, without
 from stark.models.playbook.prompt import Prompt, Shown
 
 BOLD = 0.2  # how often something else than the most promising move is proposed
 STACKED = 0.5  # how likely a single agent takes a move into its stack
+Step = tuple[str, ...]  # moves that are planned together
+
 _APPLY = re.compile(r"^Apply ([\w-]+): ", re.MULTILINE)
 _TAKE_BACK = re.compile(r"^Take back ([\w-]+): ", re.MULTILINE)
 
 
 def choose_plan(prompt: Prompt, known: list[Move], rng: random.Random) -> str:
-    """The advice of a planner: one move that has not been tried; two at once, or one taken back, when none is left."""
+    """The advice of a planner: one move that has not been tried; two at once, or one taken back, when none is left.
+
+    Moves that only made attempts slower come last.
+    """
     current = moves_of(prompt.latest)
     tried = {moves_of(each.source) for each in prompt.earlier}
-    failed = set(_failed(prompt.earlier))
-    fresh = [each for each in _steps(current, known) if current | {*each} not in tried and not failed & {*each}]
-    if fresh:
-        fewest = min(map(len, fresh))
-        steps = sorted((each for each in fresh if len(each) == fewest), key=_gain, reverse=True)
-        return "\n".join(map(apply_text, steps[0] if rng.random() > BOLD else rng.choice(steps)))
+    failed, slower = set(_failed(prompt.earlier)), _slower(prompt.earlier)
+    for steps in _steps(current, known):
+        fresh = [each for each in steps if current | {*each} not in tried and not failed & {*each}]
+        fresh = [each for each in fresh if not slower & {*each}] or fresh
+        if fresh:
+            best = max(fresh, key=_gain)
+            return "\n".join(map(apply_text, best if rng.random() > BOLD else rng.choice(fresh)))
     taken = [name for name in MOVES if name in current - {"fuse"} and without(current, name) not in tried]
     if taken:
         name = rng.choice(taken)
@@ -79,17 +85,30 @@ def stack(prompt: Prompt, known: list[Move], rng: random.Random) -> Moves:
     return complete(frozenset(current ^ {each.name for each in changed}) | {"fuse"})
 
 
-def _steps(current: Moves, known: list[Move]) -> Iterator[tuple[str, ...]]:
-    """One move, or two that go together."""
+def _steps(current: Moves, known: list[Move]) -> Iterator[list[Step]]:
+    """One move with what is essential to it; two; and at last one without."""
     singles = next_moves(current, known)
-    yield from ((each.name,) for each in singles)
-    for first in singles:
-        for second in next_moves(current | {first.name}, known):
-            yield first.name, second.name
+    whole = [
+        (each.name, *(more.name for more in known if more.essential and each.name in more.after)) for each in singles
+    ]
+    yield whole
+    yield [(*step, more.name) for step in whole for more in next_moves(current | {*step}, known)]
+    yield [(each.name,) for each in singles]
 
 
-def _gain(step: Sequence[str]) -> int:
+def _gain(step: Step) -> int:
     return sum(MOVES[name].gain for name in step)
+
+
+def _slower(shown: Iterable[Shown]) -> Moves:
+    """Moves that made every attempt slower that is shown with and without them."""
+    times = {moves_of(each.source): each.ms for each in shown if each.ms is not None}
+    pairs = [
+        (next(iter(more - less)), times[more] > times[less])
+        for less, more in itertools.permutations(times, 2)
+        if less < more and len(more - less) == 1
+    ]
+    return frozenset(name for name, _ in pairs) - {name for name, slower in pairs if not slower}
 
 
 def _failed(shown: Iterable[Shown]) -> Iterator[str]:

@@ -30,7 +30,7 @@ _POLYNOMIAL = {
     "exp": "fast_exp({0})",
     "log": "fast_log({0})",
     "erf": "fast_erf({0})",
-    "tanh": "1.0f - 2.0f / (1.0f + fast_exp(2.0f * {0}))",
+    "tanh": "fast_tanh({0})",
     "sigmoid": "1.0f / (1.0f + fast_exp(-{0}))",
 }
 
@@ -68,13 +68,25 @@ static inline float fast_log(float x) {
 }
 """
 
-# Abramowitz and Stegun 7.1.26: an absolute error of at most 1.5e-7.
+# Near zero by their series: what is taken from 1 there loses all its digits.
+_TANH = """
+static inline float fast_tanh(float x) {
+    const float z = x * x;
+    const float near = x + x * z * (-0.333333333f + z * (0.133333333f + z * (-5.39682540e-2f + z * 2.18694885e-2f)));
+    const float far = 1.0f - 2.0f / (1.0f + fast_exp(2.0f * x));
+    return std::fabs(x) < 0.35f ? near : far;
+}
+"""
+
+# Elsewhere Abramowitz and Stegun 7.1.26: an absolute error of at most 1.5e-7.
 _ERF = """
 static inline float fast_erf(float x) {
-    const float a = std::fabs(x), t = 1.0f / (1.0f + 0.3275911f * a);
+    const float a = std::fabs(x), t = 1.0f / (1.0f + 0.3275911f * a), z = x * x;
+    const float near = x * (1.12837917f + z * (-0.376126389f + z * (0.112837917f
+                       + z * (-2.68661706e-2f + z * 5.22397762e-3f))));
     const float p = t * (0.254829592f + t * (-0.284496736f + t * (1.421413741f
                     + t * (-1.453152027f + t * 1.061405429f))));
-    return std::copysign(1.0f - p * fast_exp(-a * a), x);
+    return a < 0.4f ? near : std::copysign(1.0f - p * fast_exp(-a * a), x);
 }
 """
 
@@ -91,4 +103,5 @@ def inline_functions(kernels: list[Kernel], moves: Moves) -> str:
     if "polynomial" not in moves:
         return ""
     text = _EXP % (_SHORT if "short" in moves else _FULL) if used & {"exp", "tanh", "sigmoid", "erf"} else ""
-    return text + (_LOG if "log" in used else "") + (_ERF if "erf" in used else "")
+    functions = {"log": _LOG, "erf": _ERF, "tanh": _TANH}
+    return text + "".join(source for op, source in functions.items() if op in used)

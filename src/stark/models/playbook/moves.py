@@ -21,7 +21,8 @@ class Move:
     """One optimisation. ``gain`` orders what a planner tries first; ``after``: moves it builds upon.
 
     ``region`` names the part of a written source that it changes. A ``risky`` one may go beyond the tolerance;
-    ``repair`` is the move that makes it right where there is one, otherwise it is taken back.
+    ``repair`` is the move that makes it right where there is one, otherwise it is taken back. Without an ``essential``
+    one, where it applies, what it builds upon does not pay: they are planned together.
     """
 
     name: str
@@ -33,6 +34,7 @@ class Move:
     risky: bool = False
     repair: str | None = None
     targets: tuple[str, ...] = ("cpu", "triton")
+    essential: bool = False
 
 
 def _any(test: Callable[[Kernel], bool]) -> Callable[[Program, list[Step]], bool]:
@@ -72,6 +74,7 @@ MOVES: dict[str, Move] = {
             region="kernel",
             applies=_any(lambda kernel: kernel.has(*TRANSCENDENTAL)),
             targets=CPU,
+            essential=True,
         ),
         Move(
             "relax",

@@ -14,6 +14,7 @@ _MARKERS = re.compile(r"Put `(<<<[^`]+>>>)` on a line before and `(<<<[^`]+>>>)`
 _WRITTEN_IN = re.compile(r"Kernels are written in (.+)\.")
 _PRECISION = re.compile(r"Inputs and weights are (\w+)")
 _RESULT = re.compile(r"^Result: (.+)$", re.MULTILINE)
+_TIME = re.compile(r"correct, ([\d.e+-]+) ms")
 _TARGETS = {"C++ with OpenMP": "cpu", "Triton": "triton", "CUDA C++": "cuda"}
 
 
@@ -41,6 +42,12 @@ class Shown:
     @property
     def failed(self) -> bool:
         return self.result.startswith("failed")
+
+    @property
+    def ms(self) -> float | None:
+        """How long it takes, if it is right."""
+        found = _TIME.match(self.result)
+        return float(found[1]) if found else None
 
 
 @dataclass(frozen=True)

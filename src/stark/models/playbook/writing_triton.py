@@ -9,6 +9,12 @@ from stark.models.playbook.moves import Moves
 from stark.models.playbook.values import REDUCTIONS, Operand, Value
 from stark.models.playbook.writing import Language, leaf_names
 
+# Near zero by its series: what is taken from 1 there loses all its digits.
+_TANH = (
+    "tl.where(tl.abs({0}) < 0.35, {0} + {0} * {0} * {0} * (-0.333333333 + {0} * {0} * (0.133333333"
+    " + {0} * {0} * (-5.39682540e-2 + {0} * {0} * 2.18694885e-2))), 2.0 * tl.sigmoid(2.0 * {0}) - 1.0)"
+)
+
 _EXPRESSIONS = {
     "add": "{0} + {1}",
     "sub": "{0} - {1}",
@@ -24,7 +30,7 @@ _EXPRESSIONS = {
     "exp": "tl.exp({0})",
     "log": "tl.log({0})",
     "erf": "tl.erf({0})",
-    "tanh": "2.0 * tl.sigmoid(2.0 * {0}) - 1.0",
+    "tanh": _TANH,
     "sigmoid": "tl.sigmoid({0})",
     "sin": "tl.sin({0})",
     "cos": "tl.cos({0})",
