@@ -41,7 +41,8 @@ def measure(trials: Sequence[Trial], reference: Reference) -> list[list[Sample]]
     samples: list[list[Sample]] = [[] for _ in trials]
     turns = list(zip(trials, samples, strict=True))
     began = time.monotonic()
-    while not _enough(trials, len(samples[0]), time.monotonic() - began):
+    while not _enough(trials, len(samples[0]), spent_s := time.monotonic() - began):
+        left = 1 if spent_s > SAMPLING_MOST_S * len(trials) else SAMPLES_ENOUGH - len(samples[0])
         share = random.SystemRandom().uniform(SHORTEST, 1.0)  # nobody can foresee which call is the last
         longest = max(math.ceil(share * trial.burst) for trial in trials)
         cases = reference.timed_questions(longest) if reference.huge else reference.timed_cases(longest)
@@ -49,8 +50,6 @@ def measure(trials: Sequence[Trial], reference: Reference) -> list[list[Sample]]
         for trial, taken in turns:
             with contextlib.nullcontext() if trial is trials[0] else no_fault_of_the_candidate():
                 chosen = cases[: math.ceil(share * trial.burst)]
-                in_time = time.monotonic() - began <= SAMPLING_MOST_S * len(trials)
-                left = SAMPLES_ENOUGH - len(taken) if in_time else 1
                 taken.append(trial.call_checked(chosen, share=_share_compared(trial, left)))
     return samples
 
