@@ -17,6 +17,7 @@ from stark_worker.trial import Trial
 SAMPLES_FEW, SAMPLES_ENOUGH, SAMPLES_MOST = 5, 30, 100
 BURSTS_ENOUGH, BURSTS_MOST = 15, 30
 SHORTEST = 0.75  # of the longest burst
+ALIKE = 2.0  # up to this ratio bursts are made equally long
 SAMPLING_S, SAMPLING_DEVICE_S, SAMPLING_MOST_S = 2.0, 1.0, 10.0
 COMPARED, COMPARED_LEAST = 0.1, 6  # the share of calls that are compared where not all are, and how many at least
 
@@ -36,8 +37,7 @@ def measure(trials: Sequence[Trial], reference: Reference) -> list[list[Sample]]
     Where there are two they take turns on the same inputs, so that whatever slows the machine slows both alike.
     """
     if trials[0].on_host:
-        for trial in trials:  # waking up weighs alike then
-            trial.burst = min(other.burst for other in trials)
+        _make_alike(trials)
     samples: list[list[Sample]] = [[] for _ in trials]
     turns = list(zip(trials, samples, strict=True))
     began = time.monotonic()
@@ -52,6 +52,13 @@ def measure(trials: Sequence[Trial], reference: Reference) -> list[list[Sample]]
                 chosen = cases[: math.ceil(share * trial.burst)]
                 taken.append(trial.call_checked(chosen, share=_share_compared(trial, left)))
     return samples
+
+
+def _make_alike(trials: Sequence[Trial]) -> None:
+    """Waking up weighs alike in bursts of one length. Where one is far slower, the others would drown in it."""
+    shortest, longest = min(trial.burst for trial in trials), max(trial.burst for trial in trials)
+    for trial in trials:
+        trial.burst = shortest if longest <= ALIKE * shortest else trial.burst
 
 
 def _enough(trials: Sequence[Trial], count: int, spent_s: float) -> bool:
