@@ -65,14 +65,13 @@ def confine(
     os.umask(0o022)
     _separate(layers, [*readable, *writable])
     user = _own_user(layers, readable, writable) if own_user else None
-    # Processes are counted by user, threads included: a user of its own starts from nothing.
-    started = 0 if user is not None else sum(_threads_of(os.getuid()))
+    started = 0 if gpu else _started_by(user)
     os.chdir(writable[0])
     layers.attempt(Control.PRIVILEGES, lambda: syscalls.prctl(syscalls.PR_SET_NO_NEW_PRIVS, 1))
     _give_up_files(layers, readable, writable, gpu)
     prepare()
-    if gpu and user is None:  # that can have taken long, and others can still be seen
-        started = sum(_threads_of(os.getuid()))
+    if gpu:  # that can have taken long, and others can still be seen
+        started = _started_by(user)
     layers.attempt(Control.LIMITS, lambda: _limit(memory_bytes, processes + started))
     _become(layers, user)
     layers.attempt(Control.CALLS, seccomp.restrict)
@@ -167,6 +166,11 @@ def _limit(memory_bytes: int | None, processes: int) -> None:
         hard = resource.getrlimit(which)[1]
         value = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
         resource.setrlimit(which, (value, value))
+
+
+def _started_by(user: int | None) -> int:
+    """What a limit of processes counts already, threads included, by user: one of its own starts from nothing."""
+    return 0 if user is not None else sum(_threads_of(os.getuid()))
 
 
 def _threads_of(user: int) -> Iterator[int]:

@@ -57,8 +57,9 @@ def measure(trials: Sequence[Trial], reference: Reference) -> list[list[Sample]]
 def _make_alike(trials: Sequence[Trial]) -> None:
     """Waking up weighs alike in bursts of one length. Where one is far slower, the others would drown in it."""
     shortest, longest = min(trial.burst for trial in trials), max(trial.burst for trial in trials)
-    for trial in trials:
-        trial.burst = shortest if longest <= ALIKE * shortest else trial.burst
+    if longest <= ALIKE * shortest:
+        for trial in trials:
+            trial.burst = shortest
 
 
 def _enough(trials: Sequence[Trial], count: int, spent_s: float) -> bool:
