@@ -54,7 +54,8 @@ def main(channel: Channel, arena_descriptor: int) -> None:
         _, files = ready or channel.receive_with_files()
         job = from_json(Job, (folder / JOB_FILE).read_text(encoding="utf-8"))
         if order["gpu"]:
-            opened.append((job, open_arena(files[0], job.size), DeviceClock(len(job.outputs))))
+            arena, gate = open_arena(files[0], job.size)
+            opened.append((job, arena, DeviceClock(len(job.outputs), gate)))
         else:
             opened.append((job, host_arena(arena_descriptor, job.size), Clock()))
 
@@ -126,7 +127,7 @@ class Server:
         changed = self.restore_precision()
         while (message := self.next_request())["do"] == "call":
             calls = message["calls"]
-            results = self.attempt(Outcome.RUNTIME_ERROR, functools.partial(self.run, model, calls))
+            results = self.attempt(Outcome.RUNTIME_ERROR, functools.partial(self.run, model, calls, message["gate"]))
             self.channel.send(did="done")
             looks = self.attempt(Outcome.RUNTIME_ERROR, functools.partial(self.hand_over, calls, results))
             del results
@@ -152,13 +153,15 @@ class Server:
         self.clock.await_message(self.channel)
         return self.channel.receive()
 
-    def run(self, model: Callable[..., Any], calls: list[tuple[int, int]]) -> list[Any]:
+    def run(self, model: Callable[..., Any], calls: list[tuple[int, int]], gate: int) -> list[Any]:
         """Call the model on one place after another, without a pause."""
-        self.clock.start(single=len(calls) == 1)
+        self.clock.start(gate)
         results = []
         for place, seed in calls:
             results.append(_resolved(forward(model, self.arguments[place], seed)))
             self.clock.lap()
+        if self.job.device != "cpu":
+            self.channel.send(did="launched")
         self.clock.stop()
         return results
 

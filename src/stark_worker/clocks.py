@@ -11,11 +11,9 @@ from typing import Any
 
 import torch
 
-from stark_worker import cuda
 from stark_worker.channel import Channel
 
 SPIN_S = 0.1
-FLUSHES = 4  # a third of a millisecond on a fast card
 
 
 class Clock:
@@ -23,7 +21,7 @@ class Clock:
 
     def await_message(self, channel: Channel) -> None: ...
 
-    def start(self, single: bool) -> None: ...
+    def start(self, gate: int) -> None: ...
 
     def lap(self) -> None: ...
 
@@ -44,8 +42,9 @@ class Clock:
 class DeviceClock(Clock):
     """The device's own clock after each call. Made before a candidate is loaded, from what torch had then."""
 
-    def __init__(self, most: int) -> None:
-        """``most`` is how many calls there can be in a row."""
+    def __init__(self, most: int, gate: Callable[[int], None]) -> None:
+        """``most`` is how many calls there can be in a row; ``gate`` makes the device wait for the referee."""
+        self._gate = gate
         event: Any = torch.cuda.Event
         events = [event(enable_timing=True) for _ in range(most + 1)]
         self._marks: list[Callable[[], None]] = [each.record for each in events]
@@ -54,7 +53,6 @@ class DeviceClock(Clock):
         ]
         self._calls = 0
         self._synchronize = torch.cuda.synchronize
-        self._flush = cuda.flush_memory().zero_
 
     def await_message(self, channel: Channel) -> None:
         """Wait a while without going to sleep: to wake up takes as long as a short kernel, and cores are not scarce."""
@@ -62,18 +60,11 @@ class DeviceClock(Clock):
         while time.perf_counter() < until and not select.select([channel], [], [], 0)[0]:
             pass
 
-    def start(self, single: bool) -> None:
-        """Wait until the device works for this process, which takes a while after it has worked for another.
-
-        The device is then kept busy with its cache while a single call is launched, so that what is measured is its
-        work and not the launch, as KernelBench does it. The launch takes longer here, where it comes after a pause, so
-        that one flush is not enough. Several calls in a row hide each other's launches. They would gain more by it, but
-        so would a candidate that left it out: the referee knows how long it takes, not that it happened.
+    def start(self, gate: int) -> None:
+        """What is launched from here on waits until the referee has written the inputs: what is measured is the work of
+        the device and not how fast it is launched, and nobody can begin before.
         """
-        self._marks[0]()
-        self._synchronize()
-        for _ in range(FLUSHES if single else 0):
-            self._flush()
+        self._gate(gate)
         self._calls = 0
         self._marks[0]()
 

@@ -10,6 +10,8 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import os
+import time
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -18,7 +20,8 @@ from stark_worker import cuda
 from stark_worker.faults import MachineryFault
 from stark_worker.memory import Arena
 
-_PINNED, _FILE, _DEVICE, _READ_AND_WRITE, _RECOMMENDED = 1, 1, 1, 3, 1  # as the driver numbers them
+# As the driver numbers them.
+_PINNED, _FILE, _DEVICE, _READ_AND_WRITE, _RECOMMENDED, _AT_LEAST = 1, 1, 1, 3, 1, 0
 
 
 class _Location(ctypes.Structure):
@@ -76,6 +79,14 @@ class DeviceMemory:
             self._flush = cuda.flush_memory()
             self._held = held.pop_all()
         self.arena, self.files = _arena(address, size), [file.value]
+        self._gate = self.arena.first_word()
+        self._gate.zero_()
+        self._opened, self._written = 0, torch.cuda.Event()  # type: ignore[no-untyped-call]
+
+    @property
+    def next_gate(self) -> int:
+        """What the device is to wait for in the next call."""
+        return self._opened + 1
 
     def close(self) -> None:
         """Give the memory back; nobody may hold a view of it any more."""
@@ -86,19 +97,33 @@ class DeviceMemory:
         """Until what was written can be read by the other process."""
         torch.cuda.synchronize()
 
-    def settle(self) -> None:
-        """The last thing before a call: nothing useful is left in the device's cache, and nothing is under way."""
+    def begin(self, write: Callable[[], None]) -> float:
+        """Have the inputs written, leave nothing useful in the device's cache, and open the gate; says when that was.
+
+        All of it is queued at once: between what a waiting kernel could see and the time that counts is one flush.
+        """
+        write()
         self._flush.zero_()
-        torch.cuda.synchronize()
+        self._written.record()
+        self._opened += 1
+        self._gate.fill_(self._opened)
+        self._written.synchronize()
+        return time.perf_counter()
 
 
-def open_arena(file: int, size: int) -> Arena:
-    """Another process's arena."""
+def open_arena(file: int, size: int) -> tuple[Arena, Callable[[int], None]]:
+    """Another process's arena, and what makes the device wait for that one to open a gate."""
     cuda.start()
     handle = ctypes.c_uint64()
     _driver("cuMemImportFromShareableHandle", ctypes.byref(handle), ctypes.c_void_p(file), _FILE)
     os.close(file)
-    return _arena(_map(handle, _rounded(size), contextlib.ExitStack()), size)  # until this process ends
+    address = _map(handle, _rounded(size), contextlib.ExitStack())  # until this process ends
+
+    def wait_for(gate: int) -> None:
+        stream = ctypes.c_void_p(torch.cuda.current_stream().cuda_stream)
+        _driver("cuStreamWaitValue32_v2", stream, address, ctypes.c_uint32(gate), ctypes.c_uint(_AT_LEAST))
+
+    return _arena(address, size), wait_for
 
 
 def _properties() -> _Properties:

@@ -13,7 +13,8 @@ import json
 import mmap
 import os
 import re
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -110,6 +111,10 @@ class Arena:
             return torch.empty(spot.shape, dtype=dtype, device=self._memory.device)
         return self._memory[spot.offset : spot.offset + size].view(dtype).as_strided(spot.shape, spot.stride)
 
+    def first_word(self) -> torch.Tensor:
+        """A number before all places."""
+        return self._memory[:4].view(torch.int32)
+
     def views(self, spots: Sequence[Spot]) -> list[torch.Tensor]:
         return [self.view(spot) for spot in spots]
 
@@ -123,6 +128,7 @@ class HostMemory:
     """The referee's side of an arena in a file. Its size is for good: one that shrank would kill the referee."""
 
     files: Sequence[int] = ()  # it was started with the file
+    next_gate = 0  # nothing has to wait: whoever is called is stopped until then
 
     def __init__(self, descriptor: int, size: int) -> None:
         os.ftruncate(descriptor, size)
@@ -135,8 +141,10 @@ class HostMemory:
     def wait(self) -> None:
         """Until what was written can be read by the other process: at once."""
 
-    def settle(self) -> None:
-        """The last thing before a call."""
+    def begin(self, write: Callable[[], None]) -> float:
+        """Have the inputs written; says when that was."""
+        write()
+        return time.perf_counter()
 
 
 def copy_plainly(place: torch.Tensor, tensor: torch.Tensor) -> None:

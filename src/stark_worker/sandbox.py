@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import threading
@@ -90,9 +91,20 @@ class Candidate:
     def expect(self, did: str, within_s: float) -> dict[str, Any]:
         """The next message, which has to be this one; anything else ends the evaluation."""
         try:
-            message = self._channel.receive(max(within_s, 0.001))
+            return self._next(did, within_s)
         except TimeoutError:
             raise self._failure(Outcome.TIMEOUT, "The candidate did not finish in time.") from None
+
+    def says_soon(self, did: str, within_s: float) -> bool:
+        """Whether this message comes within some time; another one ends the evaluation, none does not."""
+        with contextlib.suppress(TimeoutError):
+            self._next(did, within_s)
+            return True
+        return False
+
+    def _next(self, did: str, within_s: float) -> dict[str, Any]:
+        try:
+            message = self._channel.receive(max(within_s, 0.001))
         except ChannelClosed:
             raise self._death() from None
         except MessageMalformed as error:

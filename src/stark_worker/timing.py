@@ -35,7 +35,8 @@ class Sample:
     """What was seen of one call, or of ``length`` calls in a row, in milliseconds.
 
     ``forward_ms`` until "done", ``late_ms`` from there until handed over, ``own_copy_ms`` how long the referee itself
-    took just afterwards to copy as much; ``device_ms`` is of one call, by the device's events.
+    took just afterwards to copy as much; ``device_ms`` is of one call, by the device's events. On a GPU calls are
+    launched before their inputs are there: ``launch_ms`` until these were.
     """
 
     forward_ms: float
@@ -43,6 +44,7 @@ class Sample:
     device_ms: float | None = None
     own_copy_ms: float = 0.0
     length: int = 1
+    launch_ms: float = 0.0
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ from __future__ import annotations
 import random
 import statistics
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -31,12 +31,14 @@ from stark_worker.timing import Overhead, Sample, device_times, told_by_device
 
 WARM_UPS, WARM_UP_S, WARM_UP_DEVICE_S = 100, 1.0, 0.15
 CALIBRATIONS, CALIBRATIONS_LARGE = 20, 5
+PATIENCE_S = 0.02  # how long to wait until everything is launched; who waits for the device in between never gets there
 LARGE = 2**28  # bytes of inputs and outputs, up to which cases are made while the candidate builds
 PROFILE_S = 30.0
 MOST_BYTES = 2**50  # that a candidate's process could mean seriously
 WEIGHTS = {"name": "copied by name", "shape": "copied by shape", "seed": "by seed and order"}
 
 Told = dict[str, Any]  # by the candidate's process
+Calls = list[tuple[int, int]]  # places and seeds
 
 
 class Trial:
@@ -81,7 +83,7 @@ class Trial:
         for case in self._build():
             samples.append(self.call_checked([case], again=len(samples) % 2 == 1))
             self.seeds[f"{len(samples)} {case.name}"] = case.seed
-        self._first_call_ms = samples[0].forward_ms
+        self._first_call_ms = samples[0].launch_ms + samples[0].forward_ms
         self._more_bytes = footprint.more_bytes() if footprint else None
         exact = "double precision" if self._reference.exact else "the task's own precision"
         self.checks["correctness"] = f"{len(samples)} input sets against a reference in {exact}"
@@ -132,19 +134,14 @@ class Trial:
         self.checks["handshake_ms"] = f"{overhead.single_ms:.3f}"
         return overhead
 
-    def _empty(self, calls: list[tuple[int, int]]) -> list[Sample]:
+    def _empty(self, calls: Calls) -> list[Sample]:
         """Requests that compute nothing, after the same preparations as one that does: on inputs never used again.
 
         On the CPU, where a task can take long and preparations matter little, without them.
         """
-        cases = [] if self.on_host else self._reference.timed_questions(1)
-        samples = []
-        for _ in range(CALIBRATIONS if self._reference.call_bytes < LARGE else CALIBRATIONS_LARGE):
-            for case in cases:
-                self._write(0, case)
-            self._memory.settle()
-            samples.append(self._call_on_time(calls)[0])
-        return samples
+        inputs = {} if self.on_host else {0: self._reference.timed_questions(1)[0]}
+        count = CALIBRATIONS if self._reference.call_bytes < LARGE else CALIBRATIONS_LARGE
+        return [self._call(calls, inputs)[0] for _ in range(count)]
 
     def _build(self) -> Iterable[Case]:
         """Have the candidate loaded and make cases meanwhile."""
@@ -169,8 +166,7 @@ class Trial:
         until = time.monotonic() + (WARM_UP_S if self.on_host else WARM_UP_DEVICE_S)
         samples: list[Sample] = []
         while not samples or (len(samples) < WARM_UPS and time.monotonic() < until):
-            self._memory.settle()
-            samples.append(self._call_on_time([(self._filled, len(samples))])[0])
+            samples.append(self._call([(self._filled, len(samples))], {})[0])
         return samples[len(samples) // 2 :]
 
     def _can_burst(self, length: int) -> bool:
@@ -213,13 +209,11 @@ class Trial:
         The places are not to be foreseen, but for a single call ``again`` where the last one was: on other inputs.
         """
         places = [self._filled] if again else random.SystemRandom().sample(range(len(self._inputs)), len(cases))
-        for place, case in zip(places, cases, strict=True):
-            self._write(place, case)
-        self._memory.settle()
-        sample, looks = self._call_on_time([(place, case.seed) for place, case in zip(places, cases, strict=True)])
+        inputs = dict(zip(places, cases, strict=True))
+        sample, looks = self._call([(place, case.seed) for place, case in inputs.items()], inputs)
         begin = time.perf_counter()
         chance = random.SystemRandom()
-        chosen = [pair for pair in zip(places, cases, strict=True) if pair[1].expected or chance.random() < share]
+        chosen = [pair for pair in inputs.items() if pair[1].expected or chance.random() < share]
         got = [self._received(place) for place, _ in chosen]
         self._memory.wait()
         sample = replace(sample, own_copy_ms=(time.perf_counter() - begin) * 1e3)
@@ -257,21 +251,29 @@ class Trial:
             spoil(view)
         self._filled = place
 
-    def _call_on_time(self, calls: list[tuple[int, int]]) -> tuple[Sample, list[Look]]:
-        """One request, its time taken from what the candidate has left."""
-        began = time.monotonic()
-        try:
-            return self._call(calls, self._left_s)
-        finally:
-            self._left_s -= time.monotonic() - began
+    def _call(self, calls: Calls, inputs: Mapping[int, Case]) -> tuple[Sample, list[Look]]:
+        """One request, its time taken from what the candidate has left; ``inputs`` are written to their places.
 
-    def _call(self, calls: list[tuple[int, int]], within_s: float) -> tuple[Sample, list[Look]]:
-        begin = time.perf_counter()
-        self._candidate.tell(do="call", calls=calls)
-        self._candidate.expect("done", within_s)
+        On the host it stands still until they are there. On a GPU it launches its work before, which waits for them.
+        """
+
+        def write() -> None:
+            for place, case in inputs.items():
+                self._write(place, case)
+
+        asked = time.perf_counter()
+        begin = self._memory.begin(write) if self.on_host else 0.0
+        self._candidate.tell(do="call", calls=calls, gate=self._memory.next_gate)
+        if not self.on_host:
+            launched = self._candidate.says_soon("launched", PATIENCE_S)
+            begin = self._memory.begin(write)
+            if not launched:
+                self._candidate.expect("launched", self._left_s)
+        self._candidate.expect("done", self._left_s)
         done = time.perf_counter()
-        copied = self._candidate.expect("copied", within_s - (done - begin))
+        copied = self._candidate.expect("copied", self._left_s - (done - begin))
         end = time.perf_counter()
+        self._left_s -= end - (begin if self.on_host else asked)
         self._rest()
         looks, device_ms, changed = copied.get("looks"), copied.get("device_ms"), copied.get("changed")
         if not isinstance(looks, list) or not all(isinstance(look, dict) for look in looks):
@@ -279,4 +281,5 @@ class Trial:
         if changed:
             self.checks["precision"] = f"the candidate changed {str(changed)[:200]}; reset before every call"
         device = None if self.on_host else told_by_device(device_ms, len(calls))
-        return Sample((done - begin) * 1e3, (end - done) * 1e3, device, length=len(calls)), looks
+        launch_ms = (begin - asked) * 1e3
+        return Sample((done - begin) * 1e3, (end - done) * 1e3, device, length=len(calls), launch_ms=launch_ms), looks
