@@ -1,7 +1,8 @@
 """How sure a measurement is: intervals that assume nothing about how times are distributed. No torch.
 
 Between the k-th smallest and the k-th largest of n samples lies the true median with a probability that follows from
-coin tosses alone. Two models that took turns on the same inputs are compared by the ratios of their paired times.
+coin tosses alone. Two models that took turns on the same inputs are compared by the ratios of their paired times, with
+an allowance for what no number of samples averages out: the memory of two processes lies in different places.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import math
 from collections.abc import Sequence
 
 CONFIDENCE = 0.99
+PLACEMENT = 0.005  # the share by which the same kernel in two processes may differ
 
 
 class Finding(enum.StrEnum):
@@ -32,7 +34,8 @@ def ratio_interval(
     samples: Sequence[float], rivals: Sequence[float], confidence: float = CONFIDENCE
 ) -> tuple[float, float]:
     """Where the median of a candidate's time divided by its rival's lies."""
-    return median_interval([mine / theirs for mine, theirs in zip(samples, rivals, strict=True)], confidence)
+    low, high = median_interval([mine / theirs for mine, theirs in zip(samples, rivals, strict=True)], confidence)
+    return low * (1.0 - PLACEMENT), high * (1.0 + PLACEMENT)
 
 
 def compare(samples: Sequence[float], rivals: Sequence[float], confidence: float = CONFIDENCE) -> Finding:

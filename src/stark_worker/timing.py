@@ -4,7 +4,9 @@ The referee's clock sees every call from the outside and cannot be reached by a 
 itself is known from before there was a candidate. On a GPU the device's events are taken as well, by the candidate's
 process: they are finer, so they are reported where the referee's clock confirms them. A short kernel drowns in the
 handshake, so many are called in a row between two looks at the referee's clock; of the shortest, where the handshake is
-still too much of that, the referee's clock alone is reported, with all that is doubtful about the handshake.
+still too much of that, the referee's clock alone is reported, with all that is doubtful about the handshake. Work is
+launched before its inputs are there, so that neither clock sees a launch; the referee takes the time of it by itself,
+and what takes longer to launch than to compute is as slow as its launches.
 """
 
 from __future__ import annotations
@@ -35,8 +37,8 @@ class Sample:
     """What was seen of one call, or of ``length`` calls in a row, in milliseconds.
 
     ``forward_ms`` until "done", ``late_ms`` from there until handed over, ``own_copy_ms`` how long the referee itself
-    took just afterwards to copy as much; ``device_ms`` is of one call, by the device's events. On a GPU calls are
-    launched before their inputs are there: ``launch_ms`` until these were.
+    took just afterwards to copy as much; ``device_ms`` is of one call, by the device's events. ``launch_ms`` is what it
+    took to launch everything before that; 0 of calls that wait for the device themselves, whose clocks see it.
     """
 
     forward_ms: float
@@ -50,13 +52,14 @@ class Sample:
 @dataclass(frozen=True)
 class Overhead:
     """What a request costs by itself: the handshake around one call, by how much that varies, the handshake around
-    several calls in a row, and handing over one call's outputs.
+    several calls in a row, handing over one call's outputs, and launching nothing.
     """
 
     single_ms: float
     jitter_ms: float
     burst_ms: float
     copy_ms: float
+    launch_ms: float = 0.0
 
     @classmethod
     def of(cls, singles: Sequence[Sample], bursts: Sequence[Sample]) -> Overhead:
@@ -67,6 +70,7 @@ class Overhead:
             jitter_ms=max(high - low, LEAST_JITTER_MS),
             burst_ms=statistics.median(sample.forward_ms for sample in bursts or singles),
             copy_ms=statistics.median(sample.late_ms for sample in singles),
+            launch_ms=statistics.median(sample.launch_ms for sample in bursts or singles),
         )
 
     def with_candidate(self, bursts: Sequence[Sample]) -> Overhead:
@@ -105,6 +109,10 @@ class Overhead:
             copying_ms += self.jitter_ms
         return max(sample.late_ms - copying_ms, 0.0)
 
+    def launching_ms(self, sample: Sample) -> float:
+        """What it took the host to launch one call."""
+        return max(sample.launch_ms - self.launch_ms, 0.0) / sample.length
+
     def per_call_ms(self, sample: Sample) -> float:
         """The referee's clock without the handshake. Never zero: a clock has a resolution."""
         handshake_ms = self.single_ms if sample.length == 1 else self.burst_ms
@@ -120,8 +128,8 @@ def _length(samples: Sequence[Sample]) -> float:
 def told_by_device(told: Any, calls: int) -> float:
     """What one call took by the device's clock, as the candidate's process tells it; 0 for anything but times.
 
-    The first of several is left out: its launch was waited for. Of the others it is the middle, so that a host that was
-    held up for a moment does not count, unless that is far from the mean, which alone the referee's clock can confirm.
+    Of several it is the middle, so that a device that was held up for a moment does not count, unless that is far from
+    the mean, which alone the referee's clock can confirm.
     """
     if (
         not isinstance(told, list)
@@ -129,7 +137,7 @@ def told_by_device(told: Any, calls: int) -> float:
         or not all(type(ms) is float and 0.0 <= ms <= MOST_MS for ms in told)
     ):
         return 0.0
-    times: list[float] = told[1:] or told or [0.0]
+    times: list[float] = told or [0.0]
     middle, mean = statistics.median(times), statistics.fmean(times)
     return middle if abs(middle - mean) <= AGREEMENT * mean else mean
 

@@ -193,15 +193,21 @@ class Trial:
     def _device_timing(self, samples: list[Sample], outside: tuple[float, ...]) -> tuple[float, ...]:
         """What counts of both clocks of a GPU."""
         device_ms = statistics.median(sample.device_ms or 0.0 for sample in samples)
-        self.checks["clocks"] = f"device {device_ms:.4f} ms, referee {statistics.median(outside):.4f} ms per call"
+        launching = tuple(map(self._overhead.launching_ms, samples))
+        self.checks["clocks"] = (
+            f"device {device_ms:.4f} ms, referee {statistics.median(outside):.4f} ms, launching"
+            f" {statistics.median(launching):.4f} ms per call"
+        )
         self.checks["cache"] = "flushed before every call"
         if self.burst > 1:
             self.checks["cache"] = f"flushed before every burst; {cuda.cached_share(self._job.size)}"
         if self._overhead.confirms(samples):
-            return device_times(samples, self._overhead)
-        if self.burst > 1:
-            return tuple(map(self._overhead.at_most_ms, samples))
-        return tuple(map(max, device_times(samples, self._overhead), outside))
+            times = device_times(samples, self._overhead)
+        elif self.burst > 1:
+            times = tuple(map(self._overhead.at_most_ms, samples))
+        else:
+            times = tuple(map(max, device_times(samples, self._overhead), outside))
+        return tuple(map(max, times, launching))
 
     def call_checked(self, cases: Sequence[Case], again: bool = False, share: float = 1.0) -> Sample:
         """Calls in a row, one on each case, with all outputs compared, or of cases without an answer a share.
@@ -261,11 +267,12 @@ class Trial:
             for place, case in inputs.items():
                 self._write(place, case)
 
-        asked = time.perf_counter()
         begin = self._memory.begin(write) if self.on_host else 0.0
+        asked, launch_ms = time.perf_counter(), 0.0
         self._candidate.tell(do="call", calls=calls, gate=self._memory.next_gate)
         if not self.on_host:
             launched = self._candidate.says_soon("launched", PATIENCE_S)
+            launch_ms = (time.perf_counter() - asked) * 1e3 if launched else 0.0
             begin = self._memory.begin(write)
             if not launched:
                 self._candidate.expect("launched", self._left_s)
@@ -273,7 +280,7 @@ class Trial:
         done = time.perf_counter()
         copied = self._candidate.expect("copied", self._left_s - (done - begin))
         end = time.perf_counter()
-        self._left_s -= end - (begin if self.on_host else asked)
+        self._left_s -= end - asked
         self._rest()
         looks, device_ms, changed = copied.get("looks"), copied.get("device_ms"), copied.get("changed")
         if not isinstance(looks, list) or not all(isinstance(look, dict) for look in looks):
@@ -281,5 +288,4 @@ class Trial:
         if changed:
             self.checks["precision"] = f"the candidate changed {str(changed)[:200]}; reset before every call"
         device = None if self.on_host else told_by_device(device_ms, len(calls))
-        launch_ms = (begin - asked) * 1e3
         return Sample((done - begin) * 1e3, (end - done) * 1e3, device, length=len(calls), launch_ms=launch_ms), looks

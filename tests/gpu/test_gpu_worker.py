@@ -386,6 +386,13 @@ def test_the_time_is_that_of_device_events(judge):
     assert report.timing.median_ms == pytest.approx(device_ms, rel=0.05), report.checks
 
 
+def test_what_is_launched_slowly_is_as_slow_as_its_launches(judge):
+    source = forward("import time; time.sleep(0.004); return self.right(x)", Target.TRITON)
+    report = judge(SMALL, source, Target.TRITON)
+    assert report.outcome is Outcome.OK, report.log
+    assert 4.0 <= report.timing.median_ms < 8.0
+
+
 def test_a_profile_names_the_kernels(judge):
     request = EvalRequest(LARGE, KERNEL[Target.CUDA], target=Target.CUDA, limits=LIMITS, profile_below_ms=1e9)
     profile = judge.ask(request).profile or ""
