@@ -175,7 +175,8 @@ def _all_near(got: torch.Tensor, expected: torch.Tensor, atol: float, piece: int
     """The common case, and cheap: no error beyond the absolute tolerance. A NaN is never near."""
     worst = torch.zeros((), dtype=_working_type(expected), device=expected.device)
     for mine, theirs in _pairs(got, expected, piece):
-        worst = torch.maximum(worst, _error(mine, theirs).max())
+        low, high = _difference(mine, theirs).aminmax()
+        worst = torch.maximum(worst, torch.maximum(high, -low))
     return bool(worst <= atol)
 
 
@@ -222,9 +223,13 @@ def _differs(got: torch.Tensor, expected: torch.Tensor, allowed: Tolerance) -> t
 
 
 def _error(got: torch.Tensor, expected: torch.Tensor) -> torch.Tensor:
+    return _difference(got, expected).abs_()
+
+
+def _difference(got: torch.Tensor, expected: torch.Tensor) -> torch.Tensor:
     wide = _working_type(expected)
-    error, expected = got.to(wide), expected.to(wide)
-    return (error - expected if error is got else error.sub_(expected)).abs_()
+    difference, expected = got.to(wide), expected.to(wide)
+    return difference - expected if difference is got else difference.sub_(expected)
 
 
 def _working_type(tensor: torch.Tensor) -> torch.dtype:

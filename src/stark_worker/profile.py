@@ -19,7 +19,6 @@ import torch
 from torch.profiler import ProfilerActivity
 
 CALLS = 3
-TRIES = 3  # a profiler that has just been started misses the kernels of a GPU now and then
 LINES = 8
 NAME = 60
 WARP, REGISTERS, WARPS = 32, 65_536, 64  # threads of a warp, and what a multiprocessor holds of registers and warps
@@ -63,13 +62,6 @@ class Row:
 
 def where_time_goes(call: Callable[[], Any], gpu: bool, source: str) -> list[Row]:
     """The kernels of a GPU, or the operators of the host, that a call spends its time in; the longest first."""
-    rows: list[Row] = []
-    for _ in range(TRIES):
-        rows = rows or _recorded(call, gpu, source)
-    return sorted(rows, key=lambda row: -row.ms)
-
-
-def _recorded(call: Callable[[], Any], gpu: bool, source: str) -> list[Row]:
     kinds = [ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if gpu else [])]
     with torch.profiler.profile(activities=kinds) as recorded:
         began = time.perf_counter()
@@ -78,7 +70,8 @@ def _recorded(call: Callable[[], Any], gpu: bool, source: str) -> list[Row]:
         took_ms = (time.perf_counter() - began) * 1e3 / CALLS
         if gpu:
             torch.cuda.synchronize()
-    return _kernels(recorded, source) if gpu else _operators(recorded, took_ms)
+    rows = _kernels(recorded, source) if gpu else _operators(recorded, took_ms)
+    return sorted(rows, key=lambda row: -row.ms)
 
 
 def table(rows: Sequence[Row]) -> str:
@@ -118,9 +111,12 @@ def _kernels(recorded: torch.profiler.profile, source: str) -> list[Row]:
 
 
 def is_named_in(source: str, kernel: str) -> bool:
-    """Whether a source defines a kernel, to go by the name alone that the device knows it by."""
+    """Whether a source defines a kernel, to go by the name alone that the device knows it by.
+
+    The profiler's export writes ``Kernel`` for one whose name is ``kernel``.
+    """
     name = _IDENTIFIER.findall(kernel.partition("<")[0].partition("(")[0])
-    return bool(name) and re.search(rf"(__global__[^;{{]*|def\s+)\b{name[-1]}\s*\(", source) is not None
+    return bool(name) and re.search(rf"(__global__[^;{{]*|def\s+)\b(?i:{name[-1]})\s*\(", source) is not None
 
 
 def _launch(facts: dict[str, Any]) -> str:

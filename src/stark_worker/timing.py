@@ -28,6 +28,7 @@ CONFIRMABLE = 4.0  # how many times the doubt about the handshake a burst has to
 GROSS = 0.5  # a device's clock that tells less than this share of the referee's is a lie
 MOST_HANDSHAKE = 0.5  # of a single call on the host, the share that may be taken for the handshake
 AGREEMENT, LEAST_JITTER_MS = 0.1, 0.05
+HIDDEN_MS = 0.1  # of launching a call: as much as KernelBench hides by emptying the device's cache meanwhile
 LOADED_MS = 0.3  # the most by which a handshake may take longer once a candidate is loaded
 COPY_SLACK = 1.1  # how much longer than the referee's own a copy may take before the rest counts as computing
 
@@ -52,7 +53,7 @@ class Sample:
 @dataclass(frozen=True)
 class Overhead:
     """What a request costs by itself: the handshake around one call, by how much that varies, the handshake around
-    several calls in a row, handing over one call's outputs, and launching nothing.
+    several calls in a row, handing over one call's outputs, and launching nothing at all, or a call of nothing.
     """
 
     single_ms: float
@@ -60,17 +61,20 @@ class Overhead:
     burst_ms: float
     copy_ms: float
     launch_ms: float = 0.0
+    call_ms: float = 0.0
 
     @classmethod
     def of(cls, singles: Sequence[Sample], bursts: Sequence[Sample]) -> Overhead:
         """Read off calls of something that does nothing, and bursts of no calls."""
         low, _, high = statistics.quantiles((sample.forward_ms for sample in singles), n=4)
+        launch_ms = statistics.median(sample.launch_ms for sample in bursts or singles)
         return cls(
             single_ms=statistics.median(sample.forward_ms for sample in singles),
             jitter_ms=max(high - low, LEAST_JITTER_MS),
             burst_ms=statistics.median(sample.forward_ms for sample in bursts or singles),
             copy_ms=statistics.median(sample.late_ms for sample in singles),
-            launch_ms=statistics.median(sample.launch_ms for sample in bursts or singles),
+            launch_ms=launch_ms,
+            call_ms=max(statistics.median(sample.launch_ms for sample in singles) - launch_ms, 0.0),
         )
 
     def with_candidate(self, bursts: Sequence[Sample]) -> Overhead:
@@ -110,8 +114,8 @@ class Overhead:
         return max(sample.late_ms - copying_ms, 0.0)
 
     def launching_ms(self, sample: Sample) -> float:
-        """What it took the host to launch one call."""
-        return max(sample.launch_ms - self.launch_ms, 0.0) / sample.length
+        """What it took the host to launch one call, beyond what can be hidden."""
+        return (sample.launch_ms - self.launch_ms) / sample.length - self.call_ms - HIDDEN_MS
 
     def per_call_ms(self, sample: Sample) -> float:
         """The referee's clock without the handshake. Never zero: a clock has a resolution."""
