@@ -119,6 +119,7 @@ async def run(target: Target, parts: list[str], record: Record, until: float) ->
     """Whether everything was tried before the time was over."""
     async with Station(target, default_cache()) as station:
         judge = Judge(station, target)
+        record.data["device"] = (await station.device()).name
         for part, name, source, step in _work(target, parts, judge):
             if not record.missing(part, name, source):
                 continue
