@@ -22,7 +22,7 @@ from stark.evaluation.baselines import KeptBaselines
 from stark.finals import hold_final
 from stark.interfaces import ChatModel, Evaluator, Final, Listener, RunRecord, Store, Usage
 from stark.method import TEAM_ROLES, build_policy, build_workflow, find_method
-from stark.models import is_provider, open_model
+from stark.models import is_provider, open_model, open_to_estimate
 from stark.run import Result, Run, eval_request
 from stark.settings import EvaluationSettings, PromptSettings, RoleSettings, Settings
 from stark.store import open_store
@@ -244,6 +244,15 @@ def open_models(
         found[role] = model or open_model(role, wanted, (answered or {}).get(role, 0), stored_replies)
         if opened is not None and is_provider(wanted):
             opened[wanted] = found[role]
+    return found
+
+
+def models_to_estimate(settings: Settings) -> dict[Role, ChatModel]:
+    """The same for counting alone, which takes neither a key nor a name."""
+    found: dict[Role, ChatModel] = {}
+    for role in find_method(settings.method).roles:
+        wanted: RoleSettings = getattr(settings.roles, role)
+        found[role] = open_to_estimate(role, wanted, stored_replies)
     return found
 
 

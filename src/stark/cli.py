@@ -332,12 +332,12 @@ def _facts(settings: Any, folder: Path) -> list[tuple[str, str]]:
 
 
 def _show_estimate(job: Any) -> None:
-    from stark.api import open_models, unstarted
+    from stark.api import models_to_estimate, unstarted
     from stark.estimate import estimate
 
     settings = job.settings
     unknown = DeviceFacts(name="the evaluating machine", kind=settings.evaluation.target)
-    rows = estimate(unstarted(job, unknown), settings, open_models(settings))
+    rows = estimate(unstarted(job, unknown), settings, models_to_estimate(settings))
     terminal.show_estimate(rows, settings.budget.attempts, settings.budget.usd, settings.budget.tokens)
 
 

@@ -44,6 +44,10 @@ class SettingsError(UsageError):
     pass
 
 
+class KeyMissing(UsageError):
+    """All is right with a model but that there is no key for it."""
+
+
 class TaskError(UsageError):
     pass
 

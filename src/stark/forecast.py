@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
-from stark.api import open_models
+from stark.api import models_to_estimate
 from stark.bench import record_of
 from stark.estimate import estimate
 from stark.grid import Cell, Kind
-from stark.interfaces import ChatModel, Message, Reply, ReplyForm, Usage
-from stark.method import find_method
-from stark.settings import Settings
-from stark.tree import Role
+from stark.interfaces import Usage
 from stark_worker.protocol import DeviceFacts, Target
 
 SECONDS_PER_CALL = 40.0
@@ -31,19 +28,6 @@ class Forecast:
     hours: float
 
 
-class Unnamed:
-    """Stands for a model nobody has named yet: its calls can be counted, its price cannot be known."""
-
-    name = "no model named"
-    takes_temperature = True
-
-    def cost_usd(self, usage: Usage) -> float | None:
-        return None
-
-    async def reply(self, messages: Sequence[Message], form: ReplyForm) -> Reply:
-        raise AssertionError("an estimate asks nobody")
-
-
 def forecast(cells: Sequence[Cell], at_once: int) -> Forecast:
     """Calls, tokens, money and hours of a grid."""
     unknown = DeviceFacts("the evaluating machine", cells[0].settings.evaluation.target)
@@ -51,7 +35,7 @@ def forecast(cells: Sequence[Cell], at_once: int) -> Forecast:
         row
         for cell in cells
         if cell.kind is Kind.SEARCH
-        for row in estimate(record_of(cell, unknown), cell.settings, _models(cell.settings))
+        for row in estimate(record_of(cell, unknown), cell.settings, models_to_estimate(cell.settings))
     ]
     evaluations = sum(1 + (_attempts(cell) or len(cell.given)) for cell in cells)
     calls = sum(row.calls for row in rows)
@@ -69,10 +53,3 @@ def forecast(cells: Sequence[Cell], at_once: int) -> Forecast:
 
 def _attempts(cell: Cell) -> int:
     return cell.settings.budget.attempts if cell.kind is Kind.SEARCH else 0
-
-
-def _models(settings: Settings) -> Mapping[Role, ChatModel]:
-    roles = find_method(settings.method).roles
-    if all(getattr(settings.roles, role).model for role in roles):
-        return open_models(settings)
-    return {role: Unnamed() for role in roles}

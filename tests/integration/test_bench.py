@@ -196,6 +196,18 @@ def test_a_dry_run_lists_the_tasks_and_starts_nothing(tasks, tmp_path):
     assert not (tmp_path / "store").exists()
 
 
+def test_an_estimate_needs_no_key(tasks, tmp_path, monkeypatch):
+    monkeypatch.delenv("ANTHROPIC_API_KEY", raising=False)
+    named = ["--model", "anthropic:claude-sonnet-4-6"]
+    done = bench(tasks, tmp_path / "store", "--dry-run", *named)
+    assert done.returncode == 0, done.stderr
+    assert "$" in done.stdout
+    refused = bench(tasks, tmp_path / "store", *named)
+    assert (refused.returncode, "ANTHROPIC_API_KEY" in refused.stderr) == (2, True)
+    unknown = bench(tasks, tmp_path / "store", "--dry-run", "--model", "antropic:claude")
+    assert (unknown.returncode, "anthropic" in unknown.stderr) == (2, True)
+
+
 def test_one_run_of_a_benchmark_is_picked_by_name(tasks, tmp_path):
     store = tmp_path / "store"
     bench(tasks, store, *PRETEND, "--method", "sampling", "--only", "task[01]", "--attempts", 3)

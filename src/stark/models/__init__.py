@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from importlib.metadata import entry_points
 from pathlib import Path
 
-from stark.errors import UsageError
+from stark.errors import KeyMissing, UsageError
 from stark.interfaces import ChatModel, Reply
 from stark.models.queue import QueueModel, read_script
 from stark.plugins import find_class
@@ -55,6 +55,16 @@ def open_model(
     from stark.models.provider import ProviderModel
 
     return ProviderModel(settings)
+
+
+def open_to_estimate(role: Role, settings: RoleSettings, stored_replies: StoredReplies) -> ChatModel:
+    """A model to count with. One that is not named, or that there is no key for, has at most a price."""
+    from stark.models.provider import UnaskedModel
+
+    try:
+        return open_model(role, settings, stored_replies=stored_replies) if settings.model else UnaskedModel(settings)
+    except KeyMissing:
+        return UnaskedModel(settings)
 
 
 def is_provider(settings: RoleSettings) -> bool:

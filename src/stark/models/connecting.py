@@ -16,7 +16,7 @@ from pydantic_ai.profiles.openai import OpenAIModelProfile
 from pydantic_ai.providers import Provider, infer_provider, infer_provider_class
 from pydantic_ai.providers.openai import OpenAIProvider
 
-from stark.errors import UsageError
+from stark.errors import KeyMissing, UsageError
 from stark.settings import RoleSettings
 from stark_worker.processes import hide_memory
 
@@ -77,9 +77,12 @@ def read_key(variable: str | None, required: bool = False) -> str | None:
     key = os.environ.get(variable)
     if key is None and not required:
         return None
-    if not key or not re.fullmatch(r"[!-~]+", key):
-        fault = "holds a space, a line break or another character no key has" if key else "is not set"
-        raise UsageError(f"The environment variable {variable} {fault}.", f"Put the provider's key into {variable}.")
+    put_it = f"Put the provider's key into {variable}."
+    if not key:
+        raise KeyMissing(f"The environment variable {variable} is not set.", put_it)
+    if not re.fullmatch(r"[!-~]+", key):
+        fault = "holds a space, a line break or another character no key has"
+        raise UsageError(f"The environment variable {variable} {fault}.", put_it)
     return key
 
 
@@ -143,5 +146,5 @@ def _missing_package(provider: str, error: ImportError) -> UsageError:
 
 def _unusable(model: str, error: UserError) -> UsageError:
     if variables := re.findall(r"`([A-Z][A-Z0-9_]+)`", error.message):
-        return UsageError(f"There is no key for {model}.", f"Set the environment variable {' or '.join(variables)}.")
+        return KeyMissing(f"There is no key for {model}.", f"Set the environment variable {' or '.join(variables)}.")
     return UsageError(f"{model} cannot be used: {error.message}.", f"Write provider:name, {EXAMPLE}.")
