@@ -27,8 +27,6 @@ class Clock:
 
     def stop(self) -> None: ...
 
-    def wait(self) -> None: ...
-
     def elapsed_ms(self) -> list[float] | None:
         return None
 
@@ -62,7 +60,7 @@ class DeviceClock(Clock):
 
     def start(self, gate: int) -> None:
         """What is launched from here on waits until the referee has written the inputs: what is measured is the work of
-        the device and not how fast it is launched, and nobody can begin before.
+        the device and not how fast it is launched.
         """
         self._gate(gate)
         self._calls = 0
@@ -74,9 +72,6 @@ class DeviceClock(Clock):
 
     def stop(self) -> None:
         """All work is done when this returns, on whichever stream it was."""
-        self._synchronize()
-
-    def wait(self) -> None:
         self._synchronize()
 
     def elapsed_ms(self) -> list[float] | None:

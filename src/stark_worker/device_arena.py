@@ -81,12 +81,8 @@ class DeviceMemory:
         self.arena, self.files = _arena(address, size), [file.value]
         self._gate = self.arena.first_word()
         self._gate.zero_()
-        self._opened, self._written = 0, torch.cuda.Event()  # type: ignore[no-untyped-call]
-
-    @property
-    def next_gate(self) -> int:
-        """What the device is to wait for in the next call."""
-        return self._opened + 1
+        self._written = torch.cuda.Event()  # type: ignore[no-untyped-call]
+        self.opened = 0  # the last gate that was opened; a call waits for it, or for the next one
 
     def close(self) -> None:
         """Give the memory back; nobody may hold a view of it any more."""
@@ -100,13 +96,14 @@ class DeviceMemory:
     def begin(self, write: Callable[[], None]) -> float:
         """Have the inputs written, leave nothing useful in the device's cache, and open the gate; says when that was.
 
-        All of it is queued at once: between what a waiting kernel could see and the time that counts is one flush.
+        Kernels that do not wait at the gate could see inputs before. But there are no two processes on a device at the
+        same time, so that this would take longer.
         """
         write()
         self._flush.zero_()
         self._written.record()
-        self._opened += 1
-        self._gate.fill_(self._opened)
+        self.opened += 1
+        self._gate.fill_(self.opened)
         self._written.synchronize()
         return time.perf_counter()
 
@@ -119,9 +116,11 @@ def open_arena(file: int, size: int) -> tuple[Arena, Callable[[int], None]]:
     os.close(file)
     address = _map(handle, _rounded(size), contextlib.ExitStack())  # until this process ends
 
+    current_stream, wait_value = torch.cuda.current_stream, _bound("cuStreamWaitValue32_v2")
+
     def wait_for(gate: int) -> None:
-        stream = ctypes.c_void_p(torch.cuda.current_stream().cuda_stream)
-        _driver("cuStreamWaitValue32_v2", stream, address, ctypes.c_uint32(gate), ctypes.c_uint(_AT_LEAST))
+        stream = ctypes.c_void_p(current_stream().cuda_stream)
+        wait_value(stream, address, ctypes.c_uint32(gate), ctypes.c_uint(_AT_LEAST))
 
     return _arena(address, size), wait_for
 
@@ -159,8 +158,18 @@ def _arena(address: ctypes.c_uint64, size: int) -> Arena:
 
 def _driver(function: str, *arguments: Any) -> None:
     """Call the driver library in the context that torch uses."""
+    _bound(function)(*arguments)
+
+
+def _bound(function: str) -> Callable[..., None]:
+    """A function of the driver library, which raises what goes wrong."""
     library = ctypes.CDLL("libcuda.so.1")
-    if code := library[function](*arguments):
-        text = ctypes.c_char_p()
-        library.cuGetErrorString(code, ctypes.byref(text))
-        raise MachineryFault(f"{function} failed: {(text.value or b'unknown error').decode()} ({code})")
+    there = library[function]
+
+    def call(*arguments: Any) -> None:
+        if code := there(*arguments):
+            text = ctypes.c_char_p()
+            library.cuGetErrorString(code, ctypes.byref(text))
+            raise MachineryFault(f"{function} failed: {(text.value or b'unknown error').decode()} ({code})")
+
+    return call

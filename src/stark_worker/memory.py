@@ -129,7 +129,7 @@ class HostMemory:
     """The referee's side of an arena in a file. Its size is for good: one that shrank would kill the referee."""
 
     files: Sequence[int] = ()  # it was started with the file
-    next_gate = 0  # nothing has to wait: whoever is called is stopped until then
+    opened = 0  # there is no gate: whoever is called is stopped until then
 
     def __init__(self, descriptor: int, size: int) -> None:
         os.ftruncate(descriptor, size)

@@ -115,8 +115,9 @@ def is_named_in(source: str, kernel: str) -> bool:
 
     The profiler's export writes ``Kernel`` for one whose name is ``kernel``.
     """
+    kernel = "kernel" if kernel == "Kernel" else kernel
     name = _IDENTIFIER.findall(kernel.partition("<")[0].partition("(")[0])
-    return bool(name) and re.search(rf"(__global__[^;{{]*|def\s+)\b(?i:{name[-1]})\s*\(", source) is not None
+    return bool(name) and re.search(rf"(__global__[^;{{]*|def\s+)\b{name[-1]}\s*\(", source) is not None
 
 
 def _launch(facts: dict[str, Any]) -> str:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import copy
 import random
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -48,14 +48,19 @@ Result = TypeVar("Result")
 
 @dataclass(frozen=True)
 class Case:
-    """Inputs nobody has seen before, what the reference makes of them, and how far from it each output may be."""
+    """Inputs nobody has seen before, what the reference makes of them, and how far from it each output may be.
+
+    ``drawn`` is the seed the inputs came from. It is never told, for on a GPU a call comes before its inputs; what the
+    generators are set to for the call is another ``seed``.
+    """
 
     name: str
-    seed: int
+    drawn: int
     inputs: list[torch.Tensor]
     expected: list[torch.Tensor]
     allowed: tuple[Tolerance, ...] = ()
     changed: bool = False  # not as the task itself draws them, so that the reference may be undefined there
+    seed: int = field(default_factory=secret_seed)
 
 
 class Reference:
@@ -147,8 +152,8 @@ class Reference:
         Inputs are drawn on the device, where that takes milliseconds. So KernelBench's seeds give other values on a GPU
         than there, which draws on the host, of the same distribution.
         """
-        seed = secret_seed() if seed is None else seed
-        return Case(name, seed, self._inputs(seed, change), [], changed=change is not None)
+        drawn = secret_seed() if seed is None else seed
+        return Case(name, drawn, self._inputs(drawn, change), [], changed=change is not None)
 
     def answered(self, case: Case, exact: bool = False) -> Case | None:
         """The case with what should come out, as ``draw`` has it."""

@@ -6,7 +6,8 @@ process: they are finer, so they are reported where the referee's clock confirms
 handshake, so many are called in a row between two looks at the referee's clock; of the shortest, where the handshake is
 still too much of that, the referee's clock alone is reported, with all that is doubtful about the handshake. Work is
 launched before its inputs are there, so that neither clock sees a launch; the referee takes the time of it by itself,
-and what takes longer to launch than to compute is as slow as its launches.
+and what takes longer to launch than to compute is as slow as its launches. Who waits for the device in forward() cannot
+launch everything before: there the clocks run from the call on.
 """
 
 from __future__ import annotations
@@ -38,8 +39,8 @@ class Sample:
     """What was seen of one call, or of ``length`` calls in a row, in milliseconds.
 
     ``forward_ms`` until "done", ``late_ms`` from there until handed over, ``own_copy_ms`` how long the referee itself
-    took just afterwards to copy as much; ``device_ms`` is of one call, by the device's events. ``launch_ms`` is what it
-    took to launch everything before that; 0 of calls that wait for the device themselves, whose clocks see it.
+    took just afterwards to copy as much; ``device_ms`` is of one call, by the device's events. On a GPU ``launch_ms``
+    is what it took to launch everything before that, and ``write_ms`` to write the inputs of ``written`` calls.
     """
 
     forward_ms: float
@@ -48,24 +49,30 @@ class Sample:
     own_copy_ms: float = 0.0
     length: int = 1
     launch_ms: float = 0.0
+    write_ms: float = 0.0
+    written: int = 0
 
 
 @dataclass(frozen=True)
 class Overhead:
     """What a request costs by itself: the handshake around one call, by how much that varies, the handshake around
-    several calls in a row, handing over one call's outputs, and launching nothing at all, or a call of nothing.
+    several calls in a row, handing over one call's outputs, the handshake where nothing waits for inputs, launching
+    nothing at all, or a call of nothing, and writing inputs, of one call and of each further one.
     """
 
     single_ms: float
     jitter_ms: float
     burst_ms: float
     copy_ms: float
+    open_ms: float = 0.0
     launch_ms: float = 0.0
     call_ms: float = 0.0
+    write_ms: float = 0.0
+    write_more_ms: float = 0.0
 
     @classmethod
-    def of(cls, singles: Sequence[Sample], bursts: Sequence[Sample]) -> Overhead:
-        """Read off calls of something that does nothing, and bursts of no calls."""
+    def of(cls, singles: Sequence[Sample], bursts: Sequence[Sample], opened: Sequence[Sample] = ()) -> Overhead:
+        """Read off calls of something that does nothing, bursts of no calls, and calls for which all was there."""
         low, _, high = statistics.quantiles((sample.forward_ms for sample in singles), n=4)
         launch_ms = statistics.median(sample.launch_ms for sample in bursts or singles)
         return cls(
@@ -73,9 +80,19 @@ class Overhead:
             jitter_ms=max(high - low, LEAST_JITTER_MS),
             burst_ms=statistics.median(sample.forward_ms for sample in bursts or singles),
             copy_ms=statistics.median(sample.late_ms for sample in singles),
+            open_ms=statistics.median(sample.forward_ms for sample in opened or singles),
             launch_ms=launch_ms,
             call_ms=max(statistics.median(sample.launch_ms for sample in singles) - launch_ms, 0.0),
+            write_ms=statistics.median(sample.write_ms for sample in singles),
         )
+
+    def with_writing(self, places: int, write_ms: float) -> Overhead:
+        """The same with what it takes to write the inputs of so many calls at once."""
+        return replace(self, write_more_ms=max(write_ms - self.write_ms, 0.0) / max(places - 1, 1))
+
+    def without_gate(self) -> Overhead:
+        """The same for calls that begin when everything is there."""
+        return replace(self, single_ms=self.open_ms, burst_ms=self.open_ms)
 
     def with_candidate(self, bursts: Sequence[Sample]) -> Overhead:
         """The same once a candidate is loaded: it takes a device longer to turn to a process that has more on it.
@@ -104,7 +121,8 @@ class Overhead:
         per_call_ms = statistics.median(map(self.per_call_ms, samples))
         if samples[0].device_ms is None:
             return min(math.ceil(BURST_MS / per_call_ms), most)
-        return max(min(int(DEVICE_BURST_MS / per_call_ms), most), 1)
+        launching_ms = statistics.median(map(self._launching_ms, samples))
+        return max(min(int(DEVICE_BURST_MS / max(per_call_ms, launching_ms)), most), 1)
 
     def late_ms(self, sample: Sample) -> float:
         """What was done after "done" beyond handing over: work like any other."""
@@ -115,14 +133,23 @@ class Overhead:
 
     def launching_ms(self, sample: Sample) -> float:
         """What it took the host to launch one call, beyond what can be hidden."""
-        return (sample.launch_ms - self.launch_ms) / sample.length - self.call_ms - HIDDEN_MS
+        return self._launching_ms(sample) - self.call_ms - HIDDEN_MS
+
+    def _launching_ms(self, sample: Sample) -> float:
+        return (sample.launch_ms - self.launch_ms) / sample.length
+
+    def held_up_ms(self, sample: Sample) -> float:
+        """By how much writing the inputs took longer than it does: somebody else had the device, who could see them."""
+        usual_ms = self.write_ms + self.write_more_ms * (sample.written - 1)
+        return max(sample.write_ms - usual_ms, 0.0)
 
     def per_call_ms(self, sample: Sample) -> float:
         """The referee's clock without the handshake. Never zero: a clock has a resolution."""
         handshake_ms = self.single_ms if sample.length == 1 else self.burst_ms
         if sample.device_ms is None and sample.length == 1:
             handshake_ms = min(handshake_ms, MOST_HANDSHAKE * sample.forward_ms)
-        return (max(sample.forward_ms - handshake_ms, LEAST_MS) + self.late_ms(sample)) / sample.length
+        forward_ms = max(sample.forward_ms - handshake_ms, LEAST_MS)
+        return (forward_ms + self.late_ms(sample) + self.held_up_ms(sample)) / sample.length
 
 
 def _length(samples: Sequence[Sample]) -> float:

@@ -1,6 +1,6 @@
 """One candidate before the referee: every call is of the same kind.
 
-Fresh inputs are written to the arena, the outputs there are overwritten, the clock runs from "call" to "done", and the
+Fresh inputs are written to the arena, the outputs there are overwritten, the clock runs from there to "done", and the
 outputs are read and compared. Huge ones take far longer to compare than to compute, so that of these only some timed
 calls are; which ones is decided after the call. Warm-up calls repeat their inputs and are not compared; nothing is
 decided by them.
@@ -32,6 +32,7 @@ from stark_worker.timing import Overhead, Sample, device_times, told_by_device
 WARM_UPS, WARM_UP_S, WARM_UP_DEVICE_S = 100, 1.0, 0.05
 CALIBRATIONS, CALIBRATIONS_FEW = 20, 5
 PATIENCE_S = 0.02  # how long to wait until everything is launched; who waits for the device in between never gets there
+WRITINGS = 5
 LARGE = 2**28  # bytes of inputs and outputs, up to which cases are made while the candidate builds
 PROFILE_S = 30.0
 MOST_BYTES = 2**50  # that a candidate's process could mean seriously
@@ -50,6 +51,7 @@ class Trial:
         self.on_host, self.loaded = reference.device.type == "cpu", False
         self.as_kernelbench = request.score is Score.KERNELBENCH
         self.burst = 1  # how many calls make a sample at most
+        self._gated = not self.on_host  # calls are launched before their inputs are there
         self.compared = 0  # timed calls
         self._request, self._candidate, self._reference = request, candidate, reference
         self._job = job = write_job(request, reference, candidate.folder, cache)
@@ -82,7 +84,8 @@ class Trial:
         samples: list[Sample] = []
         for case in self._build():
             samples.append(self.call_checked([case], again=len(samples) % 2 == 1))
-            self.seeds[f"{len(samples)} {case.name}"] = case.seed
+            self.seeds[f"{len(samples)} {case.name}"] = case.drawn
+            self.seeds[f"{len(samples)} the call"] = case.seed
         self._first_call_ms = samples[0].launch_ms + samples[0].forward_ms
         self._more_bytes = footprint.more_bytes() if footprint else None
         exact = "double precision" if self._reference.exact else "the task's own precision"
@@ -129,11 +132,27 @@ class Trial:
             self.checks["isolation"] = str(ready["isolation"])
             singles = self._empty([(0, 0)])
             bursts = self._empty([]) if len(self._inputs) > 1 else []
+            overhead = Overhead.of(singles, bursts, self._without_gate())
         except Failure as failure:
             raise MachineryFault(f"{NOT_STARTED} {failure.log}") from failure
-        overhead = Overhead.of(singles, bursts)
+        if bursts and not self.on_host:
+            overhead = overhead.with_writing(len(self._inputs), self._writing_ms())
         self.checks["handshake_ms"] = f"{overhead.single_ms:.3f}"
         return overhead
+
+    def _without_gate(self) -> list[Sample]:
+        if self.on_host:
+            return []
+        self._gated = False
+        samples = self._empty([(0, 0)])
+        self._gated = True
+        return samples
+
+    def _writing_ms(self) -> float:
+        """What it takes to write the inputs of all calls that can be made in a row."""
+        (case,) = self._reference.timed_questions(1)
+        inputs = dict.fromkeys(range(len(self._inputs)), case)
+        return statistics.median(self._begin(inputs)[1] for _ in range(WRITINGS))
 
     def _empty(self, calls: Calls) -> list[Sample]:
         """Requests that compute nothing, after the same preparations as one that does: on inputs never used again.
@@ -166,11 +185,19 @@ class Trial:
             self._candidate.pause()
 
     def _warm_up(self) -> list[Sample]:
+        """The second half of the calls; nobody who waits for the device in forward() is kept waiting after that."""
+        samples = self._repeat()
+        if self._gated and statistics.median(sample.launch_ms for sample in samples) >= PATIENCE_S * 1e3:
+            self._gated, self._overhead = False, self._overhead.without_gate()
+            samples = self._repeat()
+        return samples[len(samples) // 2 :]
+
+    def _repeat(self) -> list[Sample]:
         until = time.monotonic() + (WARM_UP_S if self.on_host else WARM_UP_DEVICE_S)
         samples: list[Sample] = []
         while not samples or (len(samples) < WARM_UPS and time.monotonic() < until):
             samples.append(self._call([(self._filled, len(samples))], {})[0])
-        return samples[len(samples) // 2 :]
+        return samples
 
     def _can_burst(self, length: int) -> bool:
         """Whether results outlast later calls. They need not: a candidate may return the same memory every time."""
@@ -260,35 +287,54 @@ class Trial:
             spoil(view)
         self._filled = place
 
-    def _call(self, calls: Calls, inputs: Mapping[int, Case]) -> tuple[Sample, list[Look]]:
-        """One request, its time taken from what the candidate has left; ``inputs`` are written to their places.
-
-        On the host it stands still until they are there. On a GPU it launches its work before, which waits for them.
-        """
+    def _begin(self, inputs: Mapping[int, Case]) -> tuple[float, float]:
+        """Write inputs to their places; says when they were there, and how many milliseconds that took."""
 
         def write() -> None:
             for place, case in inputs.items():
                 self._write(place, case)
 
-        begin = self._memory.begin(write) if self.on_host else 0.0
+        self._memory.wait()  # nothing else of ours is to count
+        began = time.perf_counter()
+        begin = self._memory.begin(write)
+        return begin, (begin - began) * 1e3
+
+    def _call(self, calls: Calls, inputs: Mapping[int, Case]) -> tuple[Sample, list[Look]]:
+        """One request, its time taken from what the candidate has left; ``inputs`` are written to their places.
+
+        At a gate it launches its work before they are there, which waits for them. Otherwise they are there first.
+        """
         asked, launch_ms = time.perf_counter(), 0.0
-        self._candidate.tell(do="call", calls=calls, gate=self._memory.next_gate)
-        if not self.on_host:
+        until = asked + self._left_s
+        if self._gated:
+            self._candidate.tell(do="call", calls=calls, gate=self._memory.opened + 1)
             launched = self._candidate.says_soon("launched", PATIENCE_S)
-            launch_ms = (time.perf_counter() - asked) * 1e3 if launched else 0.0
-            begin = self._memory.begin(write)
-            if not launched:
-                self._candidate.expect("launched", self._left_s)
-        self._candidate.expect("done", self._left_s)
+            launch_ms = (time.perf_counter() - asked) * 1e3
+            begin, write_ms = self._begin(inputs)
+        else:
+            begin, write_ms = self._begin(inputs)
+            self._candidate.tell(do="call", calls=calls, gate=self._memory.opened)
+            launched = self.on_host
+        if not launched:
+            self._candidate.expect("launched", until - time.perf_counter())
+        self._candidate.expect("done", until - time.perf_counter())
         done = time.perf_counter()
-        copied = self._candidate.expect("copied", self._left_s - (done - begin))
+        copied = self._candidate.expect("copied", until - done)
         end = time.perf_counter()
-        self._left_s -= end - asked
+        self._left_s -= end - asked - write_ms / 1e3
         self._rest()
         looks, device_ms, changed = copied.get("looks"), copied.get("device_ms"), copied.get("changed")
         if not isinstance(looks, list) or not all(isinstance(look, dict) for look in looks):
             raise Failure(Outcome.REJECTED, "What the results look like was not told.", "forged_message")
         if changed:
             self.checks["precision"] = f"the candidate changed {str(changed)[:200]}; reset before every call"
-        device = None if self.on_host else told_by_device(device_ms, len(calls))
-        return Sample((done - begin) * 1e3, (end - done) * 1e3, device, length=len(calls), launch_ms=launch_ms), looks
+        sample = Sample(
+            forward_ms=(done - begin) * 1e3,
+            late_ms=(end - done) * 1e3,
+            device_ms=None if self.on_host else told_by_device(device_ms, len(calls)),
+            length=len(calls),
+            launch_ms=launch_ms,
+            write_ms=0.0 if self.on_host else write_ms,
+            written=len(inputs),
+        )
+        return sample, looks

@@ -90,6 +90,7 @@ def add_kernel(x): at::native::elementwise
     assert not is_named_in(source, "gemm(int)")
     assert not is_named_in(source, "")
     assert is_named_in("def kernel(x):", "Kernel")  # as the profiler's export has it
+    assert not is_named_in("def kernel(x):", "void cutlass::Kernel<cutlass_80_tensorop>(Params)")
     rows = [Row(3.0, "fused", True), Row(1.0, "gemm", False)]
     assert own_share(rows) == 0.75
     assert own_share([]) == 0.0

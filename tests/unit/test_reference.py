@@ -116,9 +116,9 @@ def test_kernelbench_draws_what_it_draws_everywhere(refer):
     torch.manual_seed(42)
     seeds = [int(torch.randint(0, 2**32 - 1, (1,)).item()) for _ in range(5)]
     assert kernelbench_seeds() == seeds
-    assert [case.seed for case in reference.cases()] == seeds
+    assert [case.drawn for case in reference.cases()] == seeds
     for case in reference.cases():
-        torch.manual_seed(case.seed)
+        torch.manual_seed(case.drawn)
         assert torch.equal(case.inputs[0], torch.rand(16, 32))
         assert case.allowed == (Tolerance(1e-4, 1e-4),)
     torch.manual_seed(42)
@@ -126,7 +126,7 @@ def test_kernelbench_draws_what_it_draws_everywhere(refer):
     assert torch.equal(reference.model.inner.weight, inner.weight)
     assert reference.weights == {}
     assert not reference.exact
-    assert reference.timed_cases()[0].seed not in seeds
+    assert reference.timed_cases()[0].drawn not in seeds
 
 
 def test_kernelbench_of_the_first_release_is_more_tolerant(refer):

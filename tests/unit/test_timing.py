@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -76,6 +78,26 @@ def test_launching_nothing_and_what_can_be_hidden_is_taken_off_what_calls_took_t
     overhead = Overhead.of(singles, bursts)
     assert overhead.launching_ms(Sample(9.0, 0.0, 1.0, length=10, launch_ms=2.15)) == pytest.approx(0.15 - HIDDEN_MS)
     assert overhead.launching_ms(Sample(9.0, 0.0, 1.0)) < 0.0
+
+
+def test_no_more_calls_are_made_in_a_row_than_can_be_launched_in_time():
+    slow = [Sample(0.2, 0.05, 0.1, launch_ms=1.0)]
+    assert OVERHEAD.burst_length(slow, 64) == 10
+    assert OVERHEAD.burst_length([Sample(0.2, 0.05, 0.1, launch_ms=0.1)], 64) == 64
+
+
+def test_what_holds_up_the_writing_of_inputs_counts():
+    overhead = replace(OVERHEAD, write_ms=1.0).with_writing(11, 3.0)
+    usual, held_up = (Sample(5.1, 0.05, 0.5, length=10, write_ms=ms, written=10) for ms in (2.8, 4.8))
+    assert overhead.held_up_ms(usual) == pytest.approx(0.0)
+    assert overhead.per_call_ms(held_up) == pytest.approx(overhead.per_call_ms(usual) + 0.2)
+
+
+def test_where_nothing_waits_the_handshake_is_another():
+    singles, opened = ([Sample(ms, 0.0, 0.0)] * 4 for ms in (0.1, 0.3))
+    overhead = Overhead.of(singles, singles, opened).without_gate()
+    assert overhead.per_call_ms(Sample(1.3, 0.0, 1.0)) == pytest.approx(1.0)
+    assert overhead.per_call_ms(Sample(4.3, 0.0, 1.0, length=4)) == pytest.approx(1.0)
 
 
 def test_nothing_takes_no_time_at_all():
