@@ -211,8 +211,10 @@ async def measure_baselines(
     told: Callable[[str, EvalReport], None] = lambda name, report: None,
     names: Sequence[str] = BASELINES,
     fresh: bool = False,
+    in_turns: bool = False,
 ) -> dict[str, EvalReport]:
-    """Eager and torch.compile by the same path as any candidate; each is told as it comes.
+    """Eager and torch.compile by the same path as any candidate, or as any winner in turns with the reference; each is
+    told as it comes.
 
     What was measured before on the same device with the same versions is not measured again, unless ``fresh``.
     """
@@ -223,6 +225,7 @@ async def measure_baselines(
         for name in names:
             source, entry = baseline_source(task.source, name)
             request = eval_request(task, source, patient, entry)
+            request = replace(request, rival_source=task.source) if in_turns else request
             known = None if fresh else kept.find(request)
             found[name] = known or await evaluator.evaluate(request)
             kept.keep(request, found[name])

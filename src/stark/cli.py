@@ -302,8 +302,8 @@ def _measure_compiled(folder: Path) -> Any:
 
     terminal.say("Times torch.compile for comparison ...")
     try:
-        work = measure_baselines(cli_show.read(folder)[0].task, _settings(folder).evaluation, names=[COMPILED])
-        return asyncio.run(work)[COMPILED]
+        task, settings = cli_show.read(folder)[0].task, _settings(folder).evaluation
+        return asyncio.run(measure_baselines(task, settings, names=[COMPILED], in_turns=True))[COMPILED]
     except (EvaluatorError, KeyboardInterrupt):
         return None
 

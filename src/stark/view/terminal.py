@@ -102,7 +102,7 @@ def show_first_steps() -> None:
 
 
 def _comparison(result: Result, compiled: EvalReport | None) -> Table:
-    """Eager, torch.compile and ours; ours and eager from the final, where they were timed in turns."""
+    """Eager, torch.compile and ours, each of the others timed in turns with eager and compared with that."""
     final = result.final.report if result.final else None
     eager = final.rival if final and final.rival else result.root.report.timing
     ours = final.timing if final else result.best.report.timing if result.best else None
@@ -112,9 +112,10 @@ def _comparison(result: Result, compiled: EvalReport | None) -> Table:
     table.add_row("PyTorch eager", _ms(eager.median_ms if eager else None), "1.00x")
     if compiled is not None and compiled.timing is None:
         table.add_row("torch.compile", f"cannot run here ({compiled.outcome.value.replace('_', ' ')})", "")
-    for name, timing in (("torch.compile", compiled.timing if compiled else None), (_ours(result), ours)):
-        if timing and eager:
-            table.add_row(name, _ms(timing.median_ms), f"{eager.median_ms / timing.median_ms:.2f}x")
+    compared = [("torch.compile", compiled.timing, compiled.rival)] if compiled else []
+    for name, timing, beside in (*compared, (_ours(result), ours, eager)):
+        if timing and beside:
+            table.add_row(name, _ms(timing.median_ms), f"{beside.median_ms / timing.median_ms:.2f}x")
     return table
 
 
