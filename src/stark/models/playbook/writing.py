@@ -58,9 +58,16 @@ def _methods(program: Program, tile: Program | None, body: Body) -> Iterator[str
     last = f"return ({returned},)" if program.returns_tuple else f"return {returned}"
     inputs = [each.text for each in program.inputs]
     # what is written into memory that is there already has no gradient, nor has any kernel here
-    yield ("@torch.no_grad()\n" if body.scratch else "") + _method("forward", inputs, [*lines, last])
+    yield ("@torch.no_grad()\n" if body.scratch else "") + _method("forward", inputs, [*_checks(program), *lines, last])
     if tile:
         yield _method("forward_tile", [*inputs, *given], body.lines)
+
+
+def _checks(program: Program) -> Iterator[str]:
+    """A kernel reads as much memory as it was written for, whatever it is given."""
+    for name, shape in ((each.text, each.shape) for each in program.inputs):
+        yield f"if {name}.shape != {shape}:"
+        yield f'    raise ValueError(f"written for {name} of shape {shape}, not {{tuple({name}.shape)}}")'
 
 
 def _method(name: str, tensors: list[str], lines: list[str]) -> str:
