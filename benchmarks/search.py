@@ -5,6 +5,7 @@
 Both methods choose from the same moves: sampling stacks them at random, stark plans one after the other. A kernel is
 judged once for all runs, so that the methods differ by what they find and not by the clock's noise. The winners are
 then judged anew, each in turns with the reference on the same inputs: picking the best of many measurements flatters.
+They are judged three times, and the median counts: a shared machine is off by a tenth now and then.
 Every report is kept under --folder: called again, the runs are repeated from there and go on with what is missing.
 """
 
@@ -35,6 +36,7 @@ from stark_worker.folder import write_whole
 from stark_worker.protocol import DeviceFacts, EvalReport, EvalRequest, from_json, to_json
 
 METHODS = ("stark", "sampling")
+JUDGED = 3  # how often a winner is
 
 
 class JudgedOnce(SharedEvaluator):
@@ -53,9 +55,10 @@ class JudgedOnce(SharedEvaluator):
             write_whole(file, to_json(await super().device()))
         return from_json(DeviceFacts, file.read_text())
 
-    async def evaluate(self, request: EvalRequest) -> EvalReport:
+    async def evaluate(self, request: EvalRequest, again: int = 0) -> EvalReport:
         asked = replace(request, profile_below_ms=0.0)  # depends on the run
-        file = self._folder / f"{hashlib.sha256(to_json(asked).encode()).hexdigest()}.json"
+        name = hashlib.sha256(to_json(asked).encode()).hexdigest()
+        file = self._folder / f"{name}{f'-{again}' * bool(again)}.json"
         if not file.exists():
             self.judged += 1
             write_whole(file, to_json(await super().evaluate(asked)))
@@ -73,14 +76,15 @@ async def search(path: Path, method: str, seed: int, attempts: int, evaluator: E
             return (await api.drive(api.assemble(record, store, evaluator, lambda event: None), [])).source
 
 
-async def speedup(path: Path, source: str | None, evaluator: Evaluator) -> float:
+async def speedup(path: Path, source: str | None, evaluator: JudgedOnce) -> float:
     """A winner against the reference, in turns; 1 where nothing holds, for the task's own model is always there."""
     if source is None:
         return 1.0
     task = load_task(path)
     request = replace(eval_request(task, source, Settings().evaluation), rival_source=task.source)
-    report = await evaluator.evaluate(request)
-    return report.rival.median_ms / report.timing.median_ms if report.timing and report.rival else 1.0
+    reports = [await evaluator.evaluate(request, again) for again in range(JUDGED)]
+    ratios = [each.rival.median_ms / each.timing.median_ms for each in reports if each.timing and each.rival]
+    return statistics.median(ratios) if len(ratios) == JUDGED else 1.0
 
 
 async def compare(given: argparse.Namespace, evaluator: JudgedOnce) -> dict[str, dict[str, list[float]]]:
