@@ -10,7 +10,7 @@ from stark.models.playbook.kernel import Kernel
 from stark.models.playbook.kernels import Step, plan_steps
 from stark.models.playbook.reading import Program
 from stark.models.playbook.tiling import in_tiles
-from stark.models.playbook.values import TRANSCENDENTAL
+from stark.models.playbook.values import TRANSCENDENTAL, Value
 
 Moves = frozenset[str]
 HEADER = re.compile(r"^# playbook: (.+)$", re.MULTILINE)
@@ -49,6 +49,18 @@ def _in_library_result(kernel: Kernel) -> bool:
 def _has_intermediates(program: Program, steps: list[Step]) -> bool:
     """Whether a step writes memory of its own that nobody outside sees."""
     return any((step.kernel or step.value.into) and step.value not in program.outputs for step in steps)
+
+
+def _between_convolutions(program: Program, steps: list[Step]) -> bool:
+    """Whether a convolution reads what was made of another's result: beside a single one both sides are converted."""
+    made: set[Value] = set()
+    pending = [each for step in steps if step.value.layer for each in step.value.values]
+    while pending:
+        value = pending.pop()
+        if value not in made:
+            made.add(value)
+            pending += value.values
+    return any(each.layer for each in made)
 
 
 CPU = ("cpu",)
@@ -104,7 +116,7 @@ MOVES: dict[str, Move] = {
         ),
         Move(
             "wide",
-            gain=30,
+            gain=12,
             advice="Prefer 512-bit vectors where the processor has them: twice the elements per instruction.",
             region="flags",
             targets=CPU,
@@ -130,11 +142,11 @@ MOVES: dict[str, Move] = {
         ),
         Move(
             "channels-last",
-            gain=10,
+            gain=25,
             advice="Keep the pictures between convolutions with the channels of a pixel side by side in memory, which "
             "is how the library's convolutions compute: they convert nothing before and after.",
             region="forward",
-            applies=lambda program, steps: any(step.value.layer for step in steps),
+            applies=_between_convolutions,
             targets=CPU,
         ),
         Move(
