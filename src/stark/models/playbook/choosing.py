@@ -12,7 +12,8 @@ from stark.models.playbook.moves import MOVES, Move, Moves, complete, moves_of, 
 from stark.models.playbook.prompt import Prompt, Shown
 
 MOOD = 0.02  # how far a planner's hopes stray, in log time: of moves that promise about the same it takes any
-TRUST = 0.25  # how many measurements it takes to outweigh what a move usually gains
+FAR = 0.15  # how far from it the attempts have to be, in log time, to be believed instead
+TRUST = 1.5  # how many measurements it takes to outweigh what a move usually gains
 SWEEPS = 30  # of a regression, until it has settled
 STACKED = 0.5  # how likely a single agent takes a move into its stack
 
@@ -109,7 +110,8 @@ def _gains(shown: Iterable[Shown], known: list[Move]) -> dict[str, float]:
                 for moves in speeds
                 if move.name in moves
             ]
-            gains[move.name] = (TRUST * usual[move.name] + sum(with_it)) / (TRUST + len(with_it))
+            trust = TRUST / (1 + ((gains[move.name] - usual[move.name]) / FAR) ** 2)
+            gains[move.name] = (trust * usual[move.name] + sum(with_it)) / (trust + len(with_it))
     return gains
 
 
