@@ -12,8 +12,8 @@ from stark.models.playbook.moves import MOVES, Move, Moves, complete, moves_of, 
 from stark.models.playbook.prompt import Prompt, Shown
 
 MOOD = 0.02  # how far a planner's hopes stray, in log time: of moves that promise about the same it takes any
-FAR = 0.15  # how far from it the attempts have to be, in log time, to be believed instead
 TRUST = 1.5  # how many measurements it takes to outweigh what a move usually gains
+FAR = 0.15  # how far from that, in log time, attempts have to be to be believed instead
 SWEEPS = 30  # of a regression, until it has settled
 STACKED = 0.5  # how likely a single agent takes a move into its stack
 
@@ -95,8 +95,8 @@ def _one_away(moves: Moves, known: list[Move]) -> Iterator[Moves]:
 def _gains(shown: Iterable[Shown], known: list[Move]) -> dict[str, float]:
     """What each move is believed to gain, in log time: what it usually does, as far as the attempts shown agree.
 
-    A regression of their times on their moves. It is drawn to what is usual, so that one lucky measurement is not
-    believed against all others.
+    A regression of their times on their moves, drawn to what is usual: else one lucky time would speak against every
+    move that was tried next.
     """
     speeds = {moves_of(each.source): -math.log(each.ms) for each in shown if each.ms and moves_of(each.source)}
     usual = {name: move.gain / 100 for name, move in MOVES.items()}
