@@ -3,8 +3,9 @@
     python benchmarks/search.py [--attempts 8] [--seeds 5] [--tasks NAME ...] [--minutes 25] [--save]
 
 Both methods choose from the same moves: sampling stacks them at random, stark plans one after the other. A kernel is
-judged once for all runs, so that the methods differ by what they find and not by the clock's noise. The winners are
-then judged anew, each in turns with the reference on the same inputs: picking the best of many measurements flatters.
+judged once for all runs, so that the methods differ by what they find and not by the clock's noise, and in turns with
+the reference on the same inputs, as on a shared machine times drift. The winners are then judged anew, three times, and
+the median counts: picking the best of many measurements flatters.
 Every report is kept under --folder: called again, the runs are repeated from there and go on with what is missing.
 """
 
@@ -32,17 +33,23 @@ from stark.run import eval_request
 from stark.settings import Settings
 from stark.task import load_task
 from stark_worker.folder import write_whole
-from stark_worker.protocol import DeviceFacts, EvalReport, EvalRequest, from_json, to_json
+from stark_worker.protocol import DeviceFacts, EvalReport, EvalRequest, Timing, from_json, to_json
 
 METHODS = ("stark", "sampling")
+JUDGED = 3  # how often a winner is
 
 
 class JudgedOnce(SharedEvaluator):
-    """An evaluator that keeps every report in a folder and judges nothing twice."""
+    """An evaluator that keeps every report in a folder and judges nothing twice.
+
+    Candidates are judged in turns with the reference, and their times put as if it had always taken as long as at
+    first: what a shared machine does to both is not the candidate's.
+    """
 
     def __init__(self, evaluator: Evaluator, folder: Path) -> None:
         super().__init__(evaluator)
         self._folder = folder
+        self._reference_ms: dict[str, float] = {}
         self.judged = 0
         folder.mkdir(parents=True, exist_ok=True)
 
@@ -53,13 +60,27 @@ class JudgedOnce(SharedEvaluator):
             write_whole(file, to_json(await super().device()))
         return from_json(DeviceFacts, file.read_text())
 
-    async def evaluate(self, request: EvalRequest) -> EvalReport:
-        asked = replace(request, profile_below_ms=0.0)  # depends on the run
-        file = self._folder / f"{hashlib.sha256(to_json(asked).encode()).hexdigest()}.json"
+    async def evaluate(self, request: EvalRequest, again: int = 0) -> EvalReport:
+        task, rival = request.task_source, None if request.entry == "Model" else request.task_source
+        report = await self._once(replace(request, profile_below_ms=0.0, rival_source=rival), again)
+        if report.timing and report.rival:
+            scale = self._reference_ms[task] / report.rival.median_ms
+            return replace(report, timing=_scaled(report.timing, scale), rival=_scaled(report.rival, scale))
+        if report.timing:
+            self._reference_ms[task] = report.timing.median_ms
+        return report
+
+    async def _once(self, request: EvalRequest, again: int) -> EvalReport:
+        name = hashlib.sha256(to_json(request).encode()).hexdigest()
+        file = self._folder / f"{name}{f'-{again}' * bool(again)}.json"
         if not file.exists():
             self.judged += 1
-            write_whole(file, to_json(await super().evaluate(asked)))
+            write_whole(file, to_json(await super().evaluate(request)))
         return from_json(EvalReport, file.read_text())
+
+
+def _scaled(timing: Timing, scale: float) -> Timing:
+    return Timing(tuple(sample * scale for sample in timing.samples_ms))
 
 
 async def search(path: Path, method: str, seed: int, attempts: int, evaluator: Evaluator) -> str | None:
@@ -73,14 +94,15 @@ async def search(path: Path, method: str, seed: int, attempts: int, evaluator: E
             return (await api.drive(api.assemble(record, store, evaluator, lambda event: None), [])).source
 
 
-async def speedup(path: Path, source: str | None, evaluator: Evaluator) -> float:
+async def speedup(path: Path, source: str | None, evaluator: JudgedOnce) -> float:
     """A winner against the reference, in turns; 1 where nothing holds, for the task's own model is always there."""
     if source is None:
         return 1.0
     task = load_task(path)
-    request = replace(eval_request(task, source, Settings().evaluation), rival_source=task.source)
-    report = await evaluator.evaluate(request)
-    return report.rival.median_ms / report.timing.median_ms if report.timing and report.rival else 1.0
+    request = eval_request(task, source, Settings().evaluation)
+    reports = [await evaluator.evaluate(request, again) for again in range(1, 1 + JUDGED)]
+    ratios = [each.rival.median_ms / each.timing.median_ms for each in reports if each.timing and each.rival]
+    return statistics.median(ratios) if len(ratios) == JUDGED else 1.0
 
 
 async def compare(given: argparse.Namespace, evaluator: JudgedOnce) -> dict[str, dict[str, list[float]]]:

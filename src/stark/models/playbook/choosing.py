@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 import random
 import re
 from collections.abc import Iterable, Iterator
@@ -10,33 +11,30 @@ from collections.abc import Iterable, Iterator
 from stark.models.playbook.moves import MOVES, Move, Moves, complete, moves_of, next_moves, without
 from stark.models.playbook.prompt import Prompt, Shown
 
-BOLD = 0.2  # how often something else than the most promising move is proposed
+MOOD = 0.02  # how far a planner's hopes stray, in log time: of moves that promise about the same it takes any
+TRUST = 1.5  # how many measurements it takes to outweigh what a move usually gains
+FAR = 0.15  # how far from that, in log time, attempts have to be to be believed instead
+SWEEPS = 30  # of a regression, until it has settled
 STACKED = 0.5  # how likely a single agent takes a move into its stack
-Step = tuple[str, ...]  # moves that are planned together
 
 _APPLY = re.compile(r"^Apply ([\w-]+): ", re.MULTILINE)
 _TAKE_BACK = re.compile(r"^Take back ([\w-]+): ", re.MULTILINE)
 
 
 def choose_plan(prompt: Prompt, known: list[Move], rng: random.Random) -> str:
-    """The advice of a planner: one move that has not been tried; two at once, or one taken back, when none is left.
+    """The advice of a planner: of all that is one move away from an attempt shown, what should be fastest.
 
-    Moves that only made attempts slower come last.
+    An attempt that fell behind thus joins the leaders. Nothing that is shown is made again, nor is a move that failed.
     """
-    current = moves_of(prompt.latest)
+    current, gains = moves_of(prompt.latest), _gains(prompt.earlier, known)
+    correct = {moves_of(each.source) for each in prompt.earlier if not each.failed} | {current}
     tried = {moves_of(each.source) for each in prompt.earlier}
-    failed, slower = set(_failed(prompt.earlier)), _slower(prompt.earlier)
-    for steps in _steps(current, known):
-        fresh = [each for each in steps if current | {*each} not in tried and not failed & {*each}]
-        fresh = [each for each in fresh if not slower & {*each}] or fresh
-        if fresh:
-            best = max(fresh, key=_gain)
-            return "\n".join(map(apply_text, best if rng.random() > BOLD else rng.choice(fresh)))
-    taken = [name for name in MOVES if name in current - {"fuse"} and without(current, name) not in tried]
-    if taken:
-        name = rng.choice(taken)
-        return f"Take back {name}: the attempts shown suggest that it costs more than it gains here."
-    return apply_text("fuse")
+    failed = {*_failed(prompt.earlier)} - current
+    near = {target for moves in correct for target in _one_away(moves, known)} - tried
+    fresh = sorted((each for each in near if not failed & each), key=sorted)
+    if not fresh:
+        return apply_text("fuse")
+    return _advice(current, max(fresh, key=lambda moves: sum(gains[name] for name in moves) + rng.gauss(0.0, MOOD)))
 
 
 def apply_text(name: str) -> str:
@@ -85,38 +83,56 @@ def stack(prompt: Prompt, known: list[Move], rng: random.Random) -> Moves:
     return complete(frozenset(current ^ {each.name for each in changed}) | {"fuse"})
 
 
-def _steps(current: Moves, known: list[Move]) -> Iterator[list[Step]]:
-    """One move with what is essential to it; two; and at last one without."""
-    singles = next_moves(current, known)
-    whole = [
-        (each.name, *(more.name for more in known if more.essential and each.name in more.after)) for each in singles
+def _one_away(moves: Moves, known: list[Move]) -> Iterator[Moves]:
+    """A move more, together with what is essential to it; or one less."""
+    for each in next_moves(moves, known):
+        together = {more.name for more in known if more.essential and each.name in more.after}
+        yield moves | {each.name} | together
+    for name in moves - {"fuse"}:
+        yield without(moves, name)
+
+
+def _gains(shown: Iterable[Shown], known: list[Move]) -> dict[str, float]:
+    """What each move is believed to gain, in log time: what it usually does, as far as the attempts shown agree.
+
+    A regression of their times on their moves, drawn to what is usual: else one lucky time would speak against every
+    move that was tried next.
+    """
+    speeds = {moves_of(each.source): -math.log(each.ms) for each in shown if each.ms and moves_of(each.source)}
+    usual = {name: move.gain / 100 for name, move in MOVES.items()}
+    gains, level = dict(usual), 0.0
+    for _ in range(SWEEPS if speeds else 0):
+        left = {moves: speed - sum(gains[name] for name in moves) for moves, speed in speeds.items()}
+        level = sum(left.values()) / len(left)
+        for move in known:
+            with_it = [
+                speeds[moves] - level - sum(gains[name] for name in moves - {move.name})
+                for moves in speeds
+                if move.name in moves
+            ]
+            trust = TRUST / (1 + ((gains[move.name] - usual[move.name]) / FAR) ** 2)
+            gains[move.name] = (trust * usual[move.name] + sum(with_it)) / (trust + len(with_it))
+    return gains
+
+
+def _advice(current: Moves, target: Moves) -> str:
+    """How to get from one set of moves to another."""
+    back = [
+        f"Take back {name}: the attempts shown suggest that it costs more than it gains here."
+        for name in MOVES
+        if name in current - target
     ]
-    yield whole
-    yield [(*step, more.name) for step in whole for more in next_moves(current | {*step}, known)]
-    yield [(each.name,) for each in singles]
-
-
-def _gain(step: Step) -> int:
-    return sum(MOVES[name].gain for name in step)
-
-
-def _slower(shown: Iterable[Shown]) -> Moves:
-    """Moves that made every attempt slower that is shown with and without them."""
-    times = {moves_of(each.source): each.ms for each in shown if each.ms is not None}
-    pairs = [
-        (next(iter(more - less)), times[more] > times[less])
-        for less, more in itertools.permutations(times, 2)
-        if less < more and len(more - less) == 1
-    ]
-    return frozenset(name for name, _ in pairs) - {name for name, slower in pairs if not slower}
+    return "\n".join([*back, *(apply_text(name) for name in MOVES if name in target - current)])
 
 
 def _failed(shown: Iterable[Shown]) -> Iterator[str]:
-    """Moves that an attempt failed with; one that only failed together with others is not to blame."""
+    """Moves to blame for a failure: the one asked for, or the one that a correct attempt did without."""
+    shown = list(shown)
+    right = [moves_of(each.source) for each in shown if each.ms]
     for each in shown:
-        asked = named_moves(each.advice)
-        if each.failed and len(asked) == 1:
-            yield asked[0]
+        if each.failed:
+            blamed = [named_moves(each.advice), *(sorted(moves_of(each.source) - moves) for moves in right)]
+            yield from (names[0] for names in blamed if len(names) == 1)
 
 
 def _repairs(current: Moves, asked: list[str], numerical: bool) -> Iterator[Moves]:
