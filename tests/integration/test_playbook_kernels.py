@@ -93,7 +93,7 @@ def test_all_safe_moves_together_compute_the_same(name, tmp_path):
         new(*others)  # what was returned stays what it is
     torch.testing.assert_close(got, expected, rtol=1e-4, atol=1e-5)
     assert all(map(torch.equal, inputs, kept)), "inputs are not to be written over"
-    with pytest.raises(ValueError, match="written for .* of shape"):
+    with pytest.raises(ValueError, match=r"written for .* of shape"):
         new(*(each[..., :-1] for each in inputs))
 
 
