@@ -96,8 +96,7 @@ class DeviceMemory:
     def begin(self, write: Callable[[], None]) -> float:
         """Have the inputs written, leave nothing useful in the device's cache, and open the gate; says when that was.
 
-        Kernels that do not wait at the gate could see inputs before. But there are no two processes on a device at the
-        same time, so that this would take longer.
+        Kernels of the candidate that do not wait at the gate can see inputs before it is opened.
         """
         write()
         self._flush.zero_()

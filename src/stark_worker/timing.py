@@ -39,8 +39,8 @@ class Sample:
     """What was seen of one call, or of ``length`` calls in a row, in milliseconds.
 
     ``forward_ms`` until "done", ``late_ms`` from there until handed over, ``own_copy_ms`` how long the referee itself
-    took just afterwards to copy as much; ``device_ms`` is of one call, by the device's events. On a GPU ``launch_ms``
-    is what it took to launch everything before that, and ``write_ms`` to write the inputs of ``written`` calls.
+    took just afterwards to copy as much; ``device_ms`` is of one call, by the device's events. Where calls are launched
+    before their inputs are there, ``launch_ms`` is what that took.
     """
 
     forward_ms: float
@@ -49,15 +49,13 @@ class Sample:
     own_copy_ms: float = 0.0
     length: int = 1
     launch_ms: float = 0.0
-    write_ms: float = 0.0
-    written: int = 0
 
 
 @dataclass(frozen=True)
 class Overhead:
     """What a request costs by itself: the handshake around one call, by how much that varies, the handshake around
-    several calls in a row, handing over one call's outputs, the handshake where nothing waits for inputs, launching
-    nothing at all, or a call of nothing, and writing inputs, of one call and of each further one.
+    several calls in a row, handing over one call's outputs, the handshake around one call where nothing waits for
+    inputs, and launching nothing at all, or a call of nothing.
     """
 
     single_ms: float
@@ -67,8 +65,6 @@ class Overhead:
     open_ms: float = 0.0
     launch_ms: float = 0.0
     call_ms: float = 0.0
-    write_ms: float = 0.0
-    write_more_ms: float = 0.0
 
     @classmethod
     def of(cls, singles: Sequence[Sample], bursts: Sequence[Sample], opened: Sequence[Sample] = ()) -> Overhead:
@@ -83,16 +79,11 @@ class Overhead:
             open_ms=statistics.median(sample.forward_ms for sample in opened or singles),
             launch_ms=launch_ms,
             call_ms=max(statistics.median(sample.launch_ms for sample in singles) - launch_ms, 0.0),
-            write_ms=statistics.median(sample.write_ms for sample in singles),
         )
-
-    def with_writing(self, places: int, write_ms: float) -> Overhead:
-        """The same with what it takes to write the inputs of so many calls at once."""
-        return replace(self, write_more_ms=max(write_ms - self.write_ms, 0.0) / max(places - 1, 1))
 
     def without_gate(self) -> Overhead:
         """The same for calls that begin when everything is there."""
-        return replace(self, single_ms=self.open_ms, burst_ms=self.open_ms)
+        return replace(self, single_ms=self.open_ms, burst_ms=self.open_ms - self.call_ms)
 
     def with_candidate(self, bursts: Sequence[Sample]) -> Overhead:
         """The same once a candidate is loaded: it takes a device longer to turn to a process that has more on it.
@@ -138,18 +129,12 @@ class Overhead:
     def _launching_ms(self, sample: Sample) -> float:
         return (sample.launch_ms - self.launch_ms) / sample.length
 
-    def held_up_ms(self, sample: Sample) -> float:
-        """By how much writing the inputs took longer than it does: somebody else had the device, who could see them."""
-        usual_ms = self.write_ms + self.write_more_ms * (sample.written - 1)
-        return max(sample.write_ms - usual_ms, 0.0)
-
     def per_call_ms(self, sample: Sample) -> float:
         """The referee's clock without the handshake. Never zero: a clock has a resolution."""
         handshake_ms = self.single_ms if sample.length == 1 else self.burst_ms
         if sample.device_ms is None and sample.length == 1:
             handshake_ms = min(handshake_ms, MOST_HANDSHAKE * sample.forward_ms)
-        forward_ms = max(sample.forward_ms - handshake_ms, LEAST_MS)
-        return (forward_ms + self.late_ms(sample) + self.held_up_ms(sample)) / sample.length
+        return (max(sample.forward_ms - handshake_ms, LEAST_MS) + self.late_ms(sample)) / sample.length
 
 
 def _length(samples: Sequence[Sample]) -> float:

@@ -31,8 +31,8 @@ from stark_worker.timing import Overhead, Sample, device_times, told_by_device
 
 WARM_UPS, WARM_UP_S, WARM_UP_DEVICE_S = 100, 1.0, 0.05
 CALIBRATIONS, CALIBRATIONS_FEW = 20, 5
+WARM_UPS_LEAST = 3  # on a GPU, where it is found out whether a candidate waits for the device
 PATIENCE_S = 0.02  # how long to wait until everything is launched; who waits for the device in between never gets there
-WRITINGS = 5
 LARGE = 2**28  # bytes of inputs and outputs, up to which cases are made while the candidate builds
 PROFILE_S = 30.0
 MOST_BYTES = 2**50  # that a candidate's process could mean seriously
@@ -95,7 +95,7 @@ class Trial:
         """Everything before the timed calls; a candidate that fails raises ``Failure``."""
         self.check()
         wanted = self._overhead.burst_length(self._warm_up(), len(self._inputs))
-        self.burst = wanted if wanted > 1 and self._can_burst(wanted) else 1
+        self.burst = self._longest_burst(wanted)
         if self.burst > 1 and not self.on_host:
             self._overhead = self._overhead.with_candidate(self._empty([]))
         self.compared = 0
@@ -135,8 +135,6 @@ class Trial:
             overhead = Overhead.of(singles, bursts, self._without_gate())
         except Failure as failure:
             raise MachineryFault(f"{NOT_STARTED} {failure.log}") from failure
-        if bursts and not self.on_host:
-            overhead = overhead.with_writing(len(self._inputs), self._writing_ms())
         self.checks["handshake_ms"] = f"{overhead.single_ms:.3f}"
         return overhead
 
@@ -147,12 +145,6 @@ class Trial:
         samples = self._empty([(0, 0)])
         self._gated = True
         return samples
-
-    def _writing_ms(self) -> float:
-        """What it takes to write the inputs of all calls that can be made in a row."""
-        (case,) = self._reference.timed_questions(1)
-        inputs = dict.fromkeys(range(len(self._inputs)), case)
-        return statistics.median(self._begin(inputs)[1] for _ in range(WRITINGS))
 
     def _empty(self, calls: Calls) -> list[Sample]:
         """Requests that compute nothing, after the same preparations as one that does: on inputs never used again.
@@ -185,29 +177,40 @@ class Trial:
             self._candidate.pause()
 
     def _warm_up(self) -> list[Sample]:
-        """The second half of the calls; nobody who waits for the device in forward() is kept waiting after that."""
+        """Nobody who waits for the device in forward() is kept waiting after that."""
         samples = self._repeat()
-        if self._gated and statistics.median(sample.launch_ms for sample in samples) >= PATIENCE_S * 1e3:
+        if self._gated and all(sample.launch_ms >= PATIENCE_S * 1e3 for sample in samples):
             self._gated, self._overhead = False, self._overhead.without_gate()
             samples = self._repeat()
-        return samples[len(samples) // 2 :]
-
-    def _repeat(self) -> list[Sample]:
-        until = time.monotonic() + (WARM_UP_S if self.on_host else WARM_UP_DEVICE_S)
-        samples: list[Sample] = []
-        while not samples or (len(samples) < WARM_UPS and time.monotonic() < until):
-            samples.append(self._call([(self._filled, len(samples))], {})[0])
         return samples
 
-    def _can_burst(self, length: int) -> bool:
-        """Whether results outlast later calls. They need not: a candidate may return the same memory every time."""
-        try:
-            self.call_checked(self._reference.own_cases(length))
-        except Failure as failure:
-            if failure.outcome is not Outcome.WRONG_RESULT:
-                raise
-            return False
-        return True
+    def _repeat(self) -> list[Sample]:
+        """The second half of some calls on the same inputs."""
+        until = time.monotonic() + (WARM_UP_S if self.on_host else WARM_UP_DEVICE_S)
+        samples: list[Sample] = []
+        least = 1 if self.on_host else WARM_UPS_LEAST
+        while len(samples) < least or (len(samples) < WARM_UPS and time.monotonic() < until):
+            samples.append(self._call([(self._filled, len(samples))], {})[0])
+        return samples[len(samples) // 2 :]
+
+    def _longest_burst(self, wanted: int) -> int:
+        """How many calls can be made in a row, of so many at most.
+
+        One where results do not outlast later calls: a candidate may return the same memory every time. And fewer where
+        a device does not take so many launches while it waits.
+        """
+        again = True  # the first burst also has to get memory, which can take long
+        while wanted > 1:
+            try:
+                sample = self.call_checked(self._reference.own_cases(wanted))
+            except Failure as failure:
+                if failure.outcome is not Outcome.WRONG_RESULT:
+                    raise
+                return 1
+            if sample.launch_ms < PATIENCE_S * 1e3:
+                return wanted
+            wanted, again = wanted if again else wanted // 2, False
+        return 1
 
     def timing(self, samples: list[Sample]) -> Timing:
         """The samples that count, and how they came about."""
@@ -224,9 +227,10 @@ class Trial:
         """What counts of both clocks of a GPU."""
         device_ms = statistics.median(sample.device_ms or 0.0 for sample in samples)
         launching = tuple(map(self._overhead.launching_ms, samples))
+        launched = f"launching {max(statistics.median(launching), 0.0):.4f} ms more than can be hidden"
         self.checks["clocks"] = (
-            f"device {device_ms:.4f} ms, referee {statistics.median(outside):.4f} ms, launching"
-            f" {max(statistics.median(launching), 0.0):.4f} ms more than can be hidden, per call"
+            f"device {device_ms:.4f} ms, referee {statistics.median(outside):.4f} ms,"
+            f" {launched if self._gated else 'launching included'}, per call"
         )
         self.checks["cache"] = "flushed before every call"
         if self.burst > 1:
@@ -287,32 +291,25 @@ class Trial:
             spoil(view)
         self._filled = place
 
-    def _begin(self, inputs: Mapping[int, Case]) -> tuple[float, float]:
-        """Write inputs to their places; says when they were there, and how many milliseconds that took."""
-
-        def write() -> None:
-            for place, case in inputs.items():
-                self._write(place, case)
-
-        self._memory.wait()  # nothing else of ours is to count
-        began = time.perf_counter()
-        begin = self._memory.begin(write)
-        return begin, (begin - began) * 1e3
-
     def _call(self, calls: Calls, inputs: Mapping[int, Case]) -> tuple[Sample, list[Look]]:
         """One request, its time taken from what the candidate has left; ``inputs`` are written to their places.
 
         At a gate it launches its work before they are there, which waits for them. Otherwise they are there first.
         """
+
+        def write() -> None:
+            for place, case in inputs.items():
+                self._write(place, case)
+
         asked, launch_ms = time.perf_counter(), 0.0
         until = asked + self._left_s
         if self._gated:
             self._candidate.tell(do="call", calls=calls, gate=self._memory.opened + 1)
             launched = self._candidate.says_soon("launched", PATIENCE_S)
             launch_ms = (time.perf_counter() - asked) * 1e3
-            begin, write_ms = self._begin(inputs)
+            begin = self._memory.begin(write)
         else:
-            begin, write_ms = self._begin(inputs)
+            begin = self._memory.begin(write)
             self._candidate.tell(do="call", calls=calls, gate=self._memory.opened)
             launched = self.on_host
         if not launched:
@@ -321,7 +318,7 @@ class Trial:
         done = time.perf_counter()
         copied = self._candidate.expect("copied", until - done)
         end = time.perf_counter()
-        self._left_s -= end - asked - write_ms / 1e3
+        self._left_s -= end - asked
         self._rest()
         looks, device_ms, changed = copied.get("looks"), copied.get("device_ms"), copied.get("changed")
         if not isinstance(looks, list) or not all(isinstance(look, dict) for look in looks):
@@ -334,7 +331,5 @@ class Trial:
             device_ms=None if self.on_host else told_by_device(device_ms, len(calls)),
             length=len(calls),
             launch_ms=launch_ms,
-            write_ms=0.0 if self.on_host else write_ms,
-            written=len(inputs),
         )
         return sample, looks

@@ -233,7 +233,10 @@ for found in gc.get_objects():
 """
 RULES = {
     "changed_inputs": forward("y = self.right(x); x.add_(1); return y", Target.TRITON),
-    "clock_disagreement": forward("y = self.right(x); time.sleep(0.002); return y", Target.TRITON) + LYING_CLOCK,
+    "clock_disagreement": forward(
+        "y = self.right(x); torch.cuda.synchronize(); time.sleep(0.002); return y", Target.TRITON
+    )
+    + LYING_CLOCK,
 }
 # Ways through the headers, all to the same result.
 SOURCES = {

@@ -86,18 +86,11 @@ def test_no_more_calls_are_made_in_a_row_than_can_be_launched_in_time():
     assert OVERHEAD.burst_length([Sample(0.2, 0.05, 0.1, launch_ms=0.1)], 64) == 64
 
 
-def test_what_holds_up_the_writing_of_inputs_counts():
-    overhead = replace(OVERHEAD, write_ms=1.0).with_writing(11, 3.0)
-    usual, held_up = (Sample(5.1, 0.05, 0.5, length=10, write_ms=ms, written=10) for ms in (2.8, 4.8))
-    assert overhead.held_up_ms(usual) == pytest.approx(0.0)
-    assert overhead.per_call_ms(held_up) == pytest.approx(overhead.per_call_ms(usual) + 0.2)
-
-
 def test_where_nothing_waits_the_handshake_is_another():
-    singles, opened = ([Sample(ms, 0.0, 0.0)] * 4 for ms in (0.1, 0.3))
-    overhead = Overhead.of(singles, singles, opened).without_gate()
+    singles, bursts, opened = ([Sample(0.1, 0.0, 0.0, launch_ms=ms)] * 4 for ms in (0.3, 0.25, 0.0))
+    overhead = Overhead.of(singles, bursts, [replace(each, forward_ms=0.3) for each in opened]).without_gate()
     assert overhead.per_call_ms(Sample(1.3, 0.0, 1.0)) == pytest.approx(1.0)
-    assert overhead.per_call_ms(Sample(4.3, 0.0, 1.0, length=4)) == pytest.approx(1.0)
+    assert overhead.per_call_ms(Sample(4.25, 0.0, 1.0, length=4)) == pytest.approx(1.0)
 
 
 def test_nothing_takes_no_time_at_all():
