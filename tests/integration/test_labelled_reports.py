@@ -37,7 +37,7 @@ def test_a_kernel_of_ones_own(label):
     assert list(report.labels.other_shapes.values()) == ["right", "right"]
     assert report.labels.first_call_ms > 0
     assert report.profile is None
-    assert len(set(report.seeds.values())) == 6  # of the weights and of five cases
+    assert len(set(report.seeds.values())) == 11  # of the weights, and of the inputs and the calls of five cases
 
 
 def test_a_library_call(label):
