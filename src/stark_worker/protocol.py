@@ -190,7 +190,7 @@ class EvalReport:
     where the result differs, cut to what a person or a model needs. ``timing`` is there exactly when the outcome is ok.
     ``rival`` holds the times of the request's rival, sample by sample taken beside the candidate's. ``built`` is false
     when the candidate did not get as far as being loaded. ``seeds`` are those of the weights, of the checked inputs and
-    of the calls on them, told afterwards; the first two are never told to a candidate.
+    of the calls on them, told afterwards; those of the inputs are never told to a candidate.
     """
 
     outcome: Outcome
