@@ -2,9 +2,9 @@
 
 ``verified``: the error against a double-precision reference may be a few times the reference's own rounding error, or
 a small share of the spread of the output, whichever is more, and large values may be off by a small share of
-themselves. ``kernelbench``: the fixed tolerances of its version.
-Tolerances that the user sets replace either. Integers and booleans are exact; NaN and infinities, with their signs,
-have to be where the reference has them. Complex numbers are compared as pairs of reals.
+themselves. ``kernelbench``: the fixed tolerances of its version. Tolerances that the user sets replace either. Integers
+and booleans are exact, but for what rounding alone decides (``rounding``). NaN and infinities, with their signs, have
+to be where the reference has them. Complex numbers are compared as pairs of reals.
 
 Everything works through pieces of a tensor, on the device it lies on, so that comparing outputs that fill the memory
 takes little more of it; results are collected on the device and fetched once.
@@ -26,6 +26,8 @@ PIECES = 256
 # How many pieces, and how many elements in one at least, since fewer are slow, and at most.
 ON_HOST, ON_DEVICE = (PIECES, 2**18, 2**24), (PIECES // 4, 2**23, 2**25)
 SHOWN = 5
+# What is smaller has no digits left, or counts as zero in many a kernel.
+LEAST = {Precision.FP32: 2.0**-126, Precision.BF16: 2.0**-126, Precision.FP16: 2.0**-24}
 SAMPLED, DISPROPORTION = 2**16, 1_000.0
 
 
@@ -76,7 +78,7 @@ def spread(tensor: torch.Tensor) -> float:
     if tensor.dtype in (torch.float32, torch.float64) and tensor.numel() < 2**31 and _largest(tensor) <= limit:
         return float(tensor.std()) if tensor.numel() > 1 else 0.0
     count, mean, squares = 0, 0.0, 0.0  # of the pieces so far; squares: summed around the mean
-    for _, piece in _pieces(tensor):
+    for _, piece in pieces(tensor):
         values = piece.to(_working_type(piece))
         values = values[values.abs() <= limit]
         if more := values.numel():
@@ -146,7 +148,7 @@ def tolerance(
     atol = rtol = 1e-2 if loose else 1e-4
     if score is Score.VERIFIED and rules.atol is None:
         width = spread(expected)
-        atol = max(atol * width, min(OWN_ERRORS * own_error, WORST_SHARE * width))
+        atol = max(atol * width, min(OWN_ERRORS * own_error, WORST_SHARE * width), LEAST[precision])
     return Tolerance(atol if rules.atol is None else rules.atol, rtol if rules.rtol is None else rules.rtol)
 
 
@@ -246,11 +248,12 @@ def _pairs(
     got: torch.Tensor, expected: torch.Tensor, piece: int | None = None
 ) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
     """Views of both, piece by piece along one dimension: no stride, and no pair of strides, needs a copy."""
-    for (begin, length), theirs in _pieces(expected, piece):
+    for (begin, length), theirs in pieces(expected, piece):
         yield (got.narrow(_lengthwise(expected), begin, length) if got.ndim else got), theirs
 
 
-def _pieces(tensor: torch.Tensor, piece: int | None = None) -> Iterator[tuple[tuple[int, int], torch.Tensor]]:
+def pieces(tensor: torch.Tensor, piece: int | None = None) -> Iterator[tuple[tuple[int, int], torch.Tensor]]:
+    """Views of it along one dimension, each with where it begins and how long it is."""
     if tensor.numel() == 0:
         return
     if tensor.ndim == 0:
@@ -258,12 +261,12 @@ def _pieces(tensor: torch.Tensor, piece: int | None = None) -> Iterator[tuple[tu
         return
     dimension = _lengthwise(tensor)
     length = tensor.shape[dimension]
-    pieces, fewest, most = ON_DEVICE if tensor.is_cuda else ON_HOST
-    size = piece or min(max(tensor.numel() // pieces, fewest), most)
+    count, fewest, most = ON_DEVICE if tensor.is_cuda else ON_HOST
+    size = piece or min(max(tensor.numel() // count, fewest), most)
     rows = max(1, size * length // tensor.numel())
     for begin in range(0, length, rows):
-        count = min(rows, length - begin)
-        yield (begin, count), tensor.narrow(dimension, begin, count)
+        taken = min(rows, length - begin)
+        yield (begin, taken), tensor.narrow(dimension, begin, taken)
 
 
 def _tell(found: _Found, got: torch.Tensor, expected: torch.Tensor, allowed: Tolerance) -> str:

@@ -63,10 +63,23 @@ class Examiner:
     def compare(self, case: Case, outputs: list[torch.Tensor]) -> None:
         """Whether the outputs are what the reference makes of the case."""
         for number, (mine, expected) in enumerate(zip(outputs, case.expected, strict=True)):
-            if difference := mismatch(mine, expected, case.allowed[number]):
+            difference = mismatch(mine, expected, case.allowed[number])
+            if difference and not self._rounding_decides(case, number, mine):
                 raise self._wrong(f"Output {number} differs ({case.name}):\n{difference}")
         if case.name == OWN and self._reference.exact and self.precision is None:
             self.precision = self._precision(case, outputs)
+
+    def _rounding_decides(self, case: Case, number: int, mine: torch.Tensor) -> bool:
+        """Whether integers are at each place what the reference itself says, or would say of inputs off by rounding."""
+        expected = case.expected[number]
+        if mine.shape != expected.shape or any(t.is_floating_point() or t.is_complex() for t in (mine, expected)):
+            return False
+        right = mine == expected
+        for outputs in self._reference.rounded_otherwise(case):
+            right.logical_or_(mine == outputs[number])
+            if right.all():
+                return True
+        return False
 
     def _precision(self, case: Case, outputs: list[torch.Tensor]) -> str:
         def share_of(given: list[torch.Tensor]) -> float:

@@ -9,6 +9,7 @@ call on either side, start alike, and reach no output. A task whose outputs do d
 from __future__ import annotations
 
 import copy
+import functools
 import random
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
@@ -34,6 +35,7 @@ from stark_worker.draws import KERNELBENCH_SEED, OTHERS, Change, changes, kernel
 from stark_worker.faults import TaskFault
 from stark_worker.memory import Layout, doubled, free_bytes, layout, nbytes, pack, structure, tensors_in, unpack
 from stark_worker.protocol import Precision, Score
+from stark_worker.rounding import keys, nudged
 from stark_worker.weights import constructed, seed_generators
 
 DTYPES = {Precision.FP32: torch.float32, Precision.BF16: torch.bfloat16, Precision.FP16: torch.float16}
@@ -187,6 +189,20 @@ class Reference:
         own = random.SystemRandom().randrange(OTHERS + 1)
         for place in range(OTHERS + 1):
             yield self.first if place == own else next(others, None) or self._own()
+
+    def rounded_otherwise(self, case: Case) -> Iterator[list[torch.Tensor]]:
+        """What the reference makes of the case where inputs and weights are off by rounding, as far as it can."""
+        for key in keys():
+            try:
+                yield _of_task("forward()", functools.partial(self._run_nudged, case, key))
+            except TaskFault:
+                return
+
+    def _run_nudged(self, case: Case, key: int) -> list[torch.Tensor]:
+        model = copy.deepcopy(self.model)
+        for tensor in model.state_dict().values():
+            tensor.copy_(nudged(tensor, key))
+        return self.run(model, [nudged(tensor, key) for tensor in case.inputs], case.seed)
 
     def timed_cases(self, count: int = 1) -> list[Case]:
         """Fresh cases for one sample of the clock, with expected outputs in the task's own precision.

@@ -160,6 +160,12 @@ OTHERS = {
     "halves: views, as the reference's": ("halves", "", "n = x.shape[-1] // 2\n        return x[:, :n], x[:, n:]"),
     "halves: copies": ("halves", "", "return [half.clone() for half in x.chunk(2, dim=-1)]"),
     "dropout: functional": ("dropout", "", "return F.dropout(x, 0.3, True).add_(1.0)"),
+    "best_match: in double precision": (
+        "best_match",
+        "self.templates = nn.Linear(*arguments)",
+        "w, b = self.templates.weight, self.templates.bias"
+        "\n        return F.linear(x.double(), w.double(), b.double()).argmax(-1)",
+    ),
     "row_max: two outputs": ("row_max", "", "places = x.argmax(-1)\n        return x.amax(-1), places"),
     "masked_scores: added mask": (
         "masked_scores",

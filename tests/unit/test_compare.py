@@ -208,3 +208,12 @@ def test_comparing_400_megabytes_takes_less_than_a_tenth_more(got, expected, row
     program = PEAK.format(shape=(rows, 10000), got=got, expected=expected, spoil=spoil, right=not spoil)
     run = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert float(run.stdout) < 0.1
+
+
+@pytest.mark.parametrize(("precision", "least"), [("fp32", 2.0**-126), ("bf16", 2.0**-126), ("fp16", 2.0**-24)])
+def test_numbers_without_digits_may_be_taken_for_zero(precision, least):
+    expected = torch.full((1000,), least / 2, dtype=torch.float64)
+    expected[0] = 1.0
+    allowed = tolerance(expected, 0.0, Precision(precision), Score.VERIFIED)
+    assert mismatch(expected.where(expected == 1.0, 0.0), expected, allowed) is None
+    assert mismatch(expected.where(expected == 1.0, 3 * least), expected, allowed)

@@ -1,0 +1,94 @@
+"""What rounding alone decides, and what it does not."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from stark_worker.examiner import Examiner
+from stark_worker.job import write_job
+from stark_worker.protocol import EvalRequest, Precision
+from stark_worker.reference import Case, Reference
+from stark_worker.rounding import NUDGE, keys, nudged
+from stark_worker.sandbox import Failure
+
+DTYPES = [torch.float32, torch.bfloat16, torch.float16]
+ONE_UP = 1.0 + 2.0**-23
+TASK = """
+import torch
+from torch import nn
+
+class Model(nn.Module):
+    def forward(self, x):
+        return {answer}
+
+def get_inputs():
+    return [{inputs}]
+
+def get_init_inputs():
+    return []
+"""
+
+
+@given(st.lists(st.floats(0.0625, 4096.0, width=16), min_size=1, max_size=50), st.sampled_from(DTYPES), st.booleans())
+def test_values_are_off_by_rounding_and_equal_ones_stay_equal(values, dtype, negative):
+    tensor = torch.tensor(values, dtype=dtype) * (-1 if negative else 1)
+    changed = nudged(torch.cat([tensor, tensor]), next(keys()))
+    one, other = changed.chunk(2)
+    assert torch.equal(one, other)
+    off = (one.double() / tensor.double() - 1.0).abs()
+    assert off.max() <= (NUDGE + 1) * torch.finfo(dtype).eps  # and the rounding of the result itself
+
+
+def test_nearly_equal_values_change_places_in_some_of_them():
+    near = torch.tensor([1.0, ONE_UP])
+    assert {int(nudged(near, key).argmax()) for key in keys()} == {0, 1}
+
+
+def test_integers_are_left_alone():
+    tensor = torch.arange(100)
+    assert torch.equal(nudged(tensor, next(keys())), tensor)
+
+
+@pytest.fixture
+def accepts(tmp_path):
+    """Whether an answer of a candidate is accepted where the reference has another."""
+
+    def judge(answer: str, values: list[float] | list[int], said: int | bool) -> bool:
+        row = torch.tensor([values])
+        inputs = "torch.rand(1, 4)" if row.is_floating_point() else "torch.randint(9, (1, 4))"
+        source = TASK.format(answer=answer, inputs=inputs)
+        reference = Reference(source, Precision.FP32, tmp_path)
+        examiner = Examiner(write_job(EvalRequest(source, ""), reference, tmp_path, ""), reference)
+        case = reference.answered(Case("a case", 1, [row], []))
+        assert case is not None
+        mine = torch.tensor([said])
+        assert not torch.equal(mine, case.expected[0]), "nothing to judge"
+        try:
+            examiner.compare(case, [mine])
+        except Failure:
+            return False
+        return True
+
+    return judge
+
+
+def test_the_other_one_of_two_nearly_equal_scores_is_right(accepts):
+    assert accepts("x.argmax(-1)", [0.5, ONE_UP, 1.0, 0.25], said=2)
+    assert accepts("x.sum(-1) > 4.0", [1.0, 1.0, 1.0, 1.0], said=True)
+
+
+@pytest.mark.parametrize("said", [0, 3])
+def test_what_nearly_wins_does_not_excuse_another(accepts, said):
+    assert not accepts("x.argmax(-1)", [0.5, ONE_UP, 1.0, 0.25], said)
+
+
+def test_which_of_two_equal_ones_is_meant_rounding_does_not_decide(accepts):
+    assert not accepts("x.argmax(-1)", [0.5, 1.0, 1.0, 0.25], said=2)
+
+
+def test_integers_of_integers_are_exact(accepts):
+    assert not accepts("x.sum(-1)", [1, 2, 3, 4], said=11)
+    assert not accepts("(x * 1000.0).long().sum(-1)", [1.5, 2.5, 3.5, 4.5], said=12_001)
