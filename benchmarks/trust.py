@@ -61,7 +61,7 @@ class Record:
         return found.get("source") != _hash(source) or found.get("verdict") == STOPPED
 
     def keep(self, part: str, name: str, source: str, found: Results) -> None:
-        self.data.setdefault(part, {})[name] = {"source": _hash(source), **found}
+        self.data.setdefault(part, {})[name] = {"source": _hash(source), "commit": commit(), **found}
         self.save()
 
     def save(self) -> None:

@@ -51,6 +51,7 @@ class Trial:
         self.on_host, self.loaded = reference.device.type == "cpu", False
         self.as_kernelbench = request.score is Score.KERNELBENCH
         self.burst = 1  # how many calls make a sample at most
+        self._warm_ups = 0
         self._gated = not self.on_host  # calls are launched before their inputs are there
         self.compared = 0  # timed calls
         self._request, self._candidate, self._reference = request, candidate, reference
@@ -191,6 +192,7 @@ class Trial:
         least = 1 if self.on_host else WARM_UPS_LEAST
         while len(samples) < least or (len(samples) < WARM_UPS and time.monotonic() < until):
             samples.append(self._call([(self._filled, len(samples))], {})[0])
+        self._warm_ups = len(samples)
         return samples[len(samples) // 2 :]
 
     def _longest_burst(self, wanted: int) -> int:
@@ -217,7 +219,9 @@ class Trial:
         overhead = self._overhead
         calls = sum(sample.length for sample in samples)
         compared = "some, which nobody can foresee," if self._reference.huge else "each"
-        self.checks["timing"] = f"{calls} calls, each on inputs not seen before and {compared} compared"
+        self.checks["timing"] = (
+            f"{calls} calls after {self._warm_ups} to warm up, each on inputs not seen before and {compared} compared"
+        )
         if self.burst > 1:
             self.checks["timing"] += f", in {len(samples)} bursts"
         outside = tuple(map(overhead.per_call_ms, samples))

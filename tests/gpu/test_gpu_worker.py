@@ -207,6 +207,7 @@ KERNELS = {
         Outcome.TIMEOUT,
         "in time",
     ),
+    "cuda endless on the host": (cuda("volatile bool on = true; while (on) {}"), Outcome.TIMEOUT, "in time"),
     "cuda device memory": (
         cuda("out = torch::empty({int64_t{1} << 40}, x.options())"),
         Outcome.OUT_OF_MEMORY,

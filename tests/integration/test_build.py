@@ -7,6 +7,7 @@ import ctypes
 import os
 import re
 import shutil
+import signal
 import subprocess
 import sys
 import time
@@ -359,3 +360,14 @@ def test_cuda_sources_compile_against_the_light_headers(tmp_path, monkeypatch):
     request = toolchain.Request("twice", files, (), ("-O3",), (), (), True, True, True)
     assert toolchain.build(request, tmp_path).stat().st_size > 0
     assert re.search(r"kernel<float>: \d+ registers, .*0 bytes spilled", (tmp_path / RESOURCES_FILE).read_text())
+
+
+def test_a_slip_is_told_while_other_files_still_compile():
+    slow = subprocess.Popen(["sleep", "600"], process_group=0)
+    refused = subprocess.Popen(["false"], process_group=0)
+    assert toolchain._first_to_fail({"slow.cpp": slow, "slip.cu": refused}) == "slip.cu"
+    assert slow.poll() == -signal.SIGKILL
+
+
+def test_files_that_compile_are_all_waited_for():
+    assert toolchain._first_to_fail({name: subprocess.Popen(["sleep", "0.1"]) for name in "ab"}) is None

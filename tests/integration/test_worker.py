@@ -13,7 +13,17 @@ import pytest
 from adversarial.processes import CHANNELS
 from conformance.evaluator import BROKEN_TASK, KERNEL, REFERENCE, RIGHT, TASK
 from stark_worker.faults import MachineryFault
-from stark_worker.protocol import DeviceFacts, EvalReport, EvalRequest, Outcome, Score, Target, from_json, to_json
+from stark_worker.protocol import (
+    DeviceFacts,
+    EvalReport,
+    EvalRequest,
+    Outcome,
+    Precision,
+    Score,
+    Target,
+    from_json,
+    to_json,
+)
 from stationed import stationed
 
 without_gpu = pytest.mark.skipif(Path("/proc/driver/nvidia").exists(), reason="this machine has a GPU")
@@ -231,6 +241,17 @@ def test_numeric_settings_are_pinned_and_changes_are_noted(judge, judge_source):
     assert report.outcome is Outcome.OK, report.log
     assert "cuda.matmul.fp32_precision" in report.checks["precision"]
     assert "precision" not in judge(REFERENCE).checks
+
+
+@pytest.mark.parametrize("precision", [Precision.BF16, Precision.FP16])
+def test_tasks_of_half_precision_are_judged_as_such(judge, precision):
+    def outcome(body: str) -> EvalReport:
+        return judge(replace(RIGHT, candidate_source=forward(body), precision=precision))
+
+    assert outcome("return torch.relu(x.float() * 2.0 + self.bias.float()).to(x.dtype)").outcome is Outcome.OK
+    assert outcome("return self.right(x) * 1.05").outcome is Outcome.WRONG_RESULT
+    wide = outcome("return self.right(x).float()")
+    assert (wide.outcome, "float32[16, 64]" in wide.log) == (Outcome.WRONG_RESULT, True)
 
 
 @pytest.mark.parametrize(
