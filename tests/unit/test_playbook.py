@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import asyncio
 import random
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -305,6 +306,50 @@ def test_a_move_that_failed_or_is_there_already_is_not_proposed(name):
         advice = read_plan(ask(prompts().plan(window, None), PLAN_FORM, calls), PLAN_FORM).text
         assert name not in named_moves(advice)
         assert not set(named_moves(advice)) & set(base)
+
+
+FIRST = ("fuse", "polynomial", "relax", "wide")
+BROKEN = EvalReport(Outcome.COMPILE_ERROR, log="error: no member named fused_0")
+
+
+def failing(number: int, moves: tuple[str, ...], report: EvalReport = BROKEN, asked: str = "") -> Node:
+    return replace(node(number, moves, report), plan=Plan(asked or "\n".join(map(apply_text, moves))))
+
+
+def test_when_the_first_attempt_failed_the_next_plan_is_to_fuse_and_nothing_else():
+    advice, _ = plan_for(root(), failing(1, FIRST))
+    assert named_moves(advice) == ["fuse"]
+
+
+def test_every_move_of_a_failed_attempt_is_avoided_until_a_correct_one_has_it():
+    blamed = failing(2, (*FIRST, "reciprocal"))
+    for calls in range(5):
+        for others, avoided in (((), {*FIRST[1:], "reciprocal"}), ((node(3, FIRST, OK),), {"reciprocal"})):
+            selected = node(1, ("fuse",), OK)
+            window = Window(selected, root(), (root(), selected, blamed, *others))
+            advice = read_plan(ask(prompts().plan(window, None), PLAN_FORM, calls), PLAN_FORM).text
+            assert named_moves(advice)
+            assert not avoided & {*named_moves(advice)}
+
+
+def test_where_fuse_alone_failed_there_is_nothing_left_and_that_is_said():
+    alone = failing(1, ("fuse",))
+    again = [
+        (prompts().plan(Window(root(), root(), (root(), alone)), None), PLAN_FORM),
+        (prompts().debug(Window(alone, root(), (root(), alone))), DEBUG_FORM),
+        (prompts().solo(Window(alone, root(), (root(), alone))), SOLO_FORM),
+    ]
+    for messages, form in again:
+        with pytest.raises(ModelRefused, match=r"`fuse` by itself failed \(compile error\)") as refused:
+            ask(messages, form)
+        assert "--model" in refused.value.next_step
+
+
+def test_where_fuse_alone_failed_but_more_is_right_a_debugger_takes_that():
+    right = node(2, ("fuse", "wide"), OK)
+    alone = failing(1, ("fuse",))
+    answer = read_kernel(ask(prompts().debug(Window(alone, root(), (root(), alone, right))), DEBUG_FORM))
+    assert moves_of(answer.source or "") == {"fuse", "wide"}
 
 
 def test_when_every_move_is_there_one_is_taken_back():
