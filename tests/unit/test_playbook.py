@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from stark.agents.anchors import violations
+from stark.agents.anchors import BEGIN, END, violations
 from stark.agents.prompts import Prompts, Scene, load_templates
 from stark.agents.replies import CODE_FORM, DEBUG_FORM, PLAN_FORM, SOLO_FORM, read_kernel, read_plan
 from stark.agents.windows import Window
@@ -295,6 +295,29 @@ def test_an_attempt_that_fell_behind_joins_the_leader_and_goes_one_move_beyond()
     assert made > {*leader}
     assert len(made) == len(leader) + 1
     assert "online" not in made
+
+
+def test_every_region_that_a_plan_changes_is_marked_with_the_whole_advice():
+    leader, slow = ("fuse", "polynomial", "relax", "wide", "keep"), EvalReport(Outcome.OK, Timing((20.0,)))
+    advice, scaffold = plan_for(node(2, ("fuse",), slow, parent=1), node(1, leader, OK))
+    assert {"polynomial", "relax", "wide", "keep"} < {*named_moves(advice)}
+    kernel, flags = scaffold.split(BEGIN)[1:]
+    assert 'extern "C"' in kernel.partition(END)[0]
+    assert "extra_cflags" in flags.partition(END)[0]
+    assert all(f"Apply {name}:" in part for name in leader[1:] for part in (kernel, flags))
+
+
+def test_a_plan_that_only_takes_back_marks_what_that_changes():
+    leader, slow = ("fuse", "polynomial", "relax", "wide"), EvalReport(Outcome.OK, Timing((9.0,)))
+    tried = [node(3 + number, (*leader, each), slow) for number, each in enumerate(("keep", "online", "reciprocal"))]
+    tried += [node(6 + number, (*leader, each), slow) for number, each in enumerate(("specialise", "unroll", "short"))]
+    better = [node(10, leader[:-1], EvalReport(Outcome.OK, Timing((0.5,))))]
+    advice, scaffold = plan_for(node(1, leader, OK), *tried, *better)
+    assert not named_moves(advice)
+    assert advice.startswith("Take back ")
+    marked = [part.partition(END)[0] for part in scaffold.split(BEGIN)[1:]]
+    assert marked
+    assert not any("raise ValueError" in part for part in marked), "forward() stays as it is"
 
 
 @pytest.mark.parametrize("name", ["keep", "wide", "reciprocal", "specialise", "unroll", "short"])
