@@ -45,6 +45,9 @@ def test_the_first_run_ends_with_a_kernel_that_is_verified_to_be_faster(tmp_path
     assert "class ModelNew" in Path(kernel[1]).read_text()
     for step in ("Look at the tree:", "Go on:", "Your own model:", "A real LLM:", "A GPU:"):
         assert f"\n{step}" in told, f"no {step} in\n{told}"
+    shown = re.search(r"^Look at the tree: (.+)$", told, re.MULTILINE)
+    assert shown is not None
+    assert "★ best" in subprocess.run(shown[1], shell=True, capture_output=True, text=True, timeout=60).stdout
     assert verified_speedup(folder) >= 1.5
 
 
