@@ -25,7 +25,7 @@ def first_run(*more: object) -> list[str]:
     return [str(STARK), *shlex.split(line), *map(str, more)]
 
 
-@pytest.mark.timeout(600)  # a minute where nothing else runs
+@pytest.mark.timeout(600)  # minutes where other tests run beside it
 def test_the_first_run_ends_with_a_kernel_that_is_verified_to_be_faster(tmp_path):
     folder = tmp_path / "run"
     done = subprocess.run(
@@ -47,7 +47,9 @@ def test_the_first_run_ends_with_a_kernel_that_is_verified_to_be_faster(tmp_path
         assert f"\n{step}" in told, f"no {step} in\n{told}"
     shown = re.search(r"^Look at the tree: (.+)$", told, re.MULTILINE)
     assert shown is not None
-    assert "★ best" in subprocess.run(shown[1], shell=True, capture_output=True, text=True, timeout=60).stdout
+    again = subprocess.run(shown[1], shell=True, capture_output=True, text=True, timeout=60, cwd=ROOT)
+    assert again.returncode == 0, again.stderr
+    assert "gated_activation" in again.stdout
     assert verified_speedup(folder) >= 1.5
 
 
