@@ -391,6 +391,65 @@ def test_a_wrong_result_is_repaired_where_it_is_risky():
     assert moves_of(answer.source or "") == {"fuse", "polynomial", "wide"}
 
 
+LAYER_NORM = task_source("F.layer_norm(x, (6,))")
+CRASHED = EvalReport(Outcome.RUNTIME_ERROR, log="RuntimeError: expected a contiguous tensor")
+
+
+def repaired(
+    moves: tuple[str, ...], report: EvalReport, asked: tuple[str, ...] = (), source: str = SOFTMAX
+) -> set[str]:
+    plan = Plan("\n".join(map(apply_text, asked))) if asked else None
+    wrong = Node(1, ROOT_ID, Role.CODE, written(source, *moves), report, plan=plan)
+    messages = prompts(source=source).debug(Window(wrong, root(source), (root(source), wrong)))
+    return {*moves_of(read_kernel(ask(messages, DEBUG_FORM)).source or "")}
+
+
+def test_a_variance_in_one_pass_that_is_wrong_is_shifted_and_then_taken_back():
+    moves = ("fuse", "relax", "one-pass")
+    assert repaired(moves, WRONG, ("one-pass",), LAYER_NORM) == {*moves, "shift"}
+    assert repaired((*moves, "shift"), WRONG, ("one-pass",), LAYER_NORM) == {"fuse", "relax"}
+
+
+@pytest.mark.parametrize("report", [BROKEN, CRASHED], ids=["compile error", "runtime error"])
+def test_what_was_asked_for_last_is_taken_back_where_a_kernel_does_not_run(report):
+    moves = ("fuse", "polynomial", "short", "keep")
+    assert repaired(moves, report, ("keep",)) == {*moves} - {"keep"}
+    assert repaired(moves, report, ("keep", "short")) == {*moves} - {"short"}
+    assert repaired(moves, report) == {*moves} - {"short"}, "without advice the risky one is suspected"
+    assert repaired(("fuse", "wide", "keep"), report) < {"fuse", "wide", "keep"}
+    one_pass = ("fuse", "one-pass")
+    assert repaired(one_pass, report, ("one-pass",), LAYER_NORM) == {"fuse"}, "no shift helps what does not run"
+
+
+def test_a_debugger_does_not_repeat_what_a_sibling_has_tried():
+    wrong, sibling = failing(1, ("fuse", "wide", "keep"), asked=apply_text("keep")), failing(2, ("fuse", "wide"))
+    messages = prompts().debug(Window(wrong, root(), (root(), wrong, sibling)))
+    assert moves_of(read_kernel(ask(messages, DEBUG_FORM)).source or "") == {"fuse", "keep"}
+
+
+def stacked_upon(moves: tuple[str, ...], report: EvalReport) -> list[set[str]]:
+    latest = node(1, moves, report)
+    messages = prompts().solo(Window(latest, root(), (root(), latest)))
+    return [{*moves_of(read_kernel(ask(messages, SOLO_FORM, calls)).source or "")} for calls in range(12)]
+
+
+def test_a_single_agent_whose_attempt_failed_drops_what_is_risky_or_else_any_one_move():
+    risky = ("fuse", "polynomial", "short", "wide")
+    assert all(made == {*risky} - {"short"} for made in stacked_upon(risky, WRONG))
+    plain_ones = ("fuse", "relax", "wide")
+    made = stacked_upon(plain_ones, CRASHED)
+    assert {frozenset(each) for each in made} == {frozenset({"fuse", "relax"}), frozenset({"fuse", "wide"})}
+
+
+def test_a_single_agent_whose_attempt_is_right_changes_a_few_moves_of_it():
+    moves = {"fuse", "polynomial", "relax", "keep"}
+    made = stacked_upon(tuple(moves), OK)
+    assert len({frozenset(each) for each in made}) > 3
+    assert all("fuse" in each and complete(frozenset(each)) == each for each in made)
+    # one that is dropped takes along what builds upon it, which here is nothing that is there
+    assert all(len(each ^ moves) <= 3 for each in made)
+
+
 def test_a_single_agent_stacks_moves_and_every_call_differs():
     messages = prompts().solo(Window(root(), root(), (root(),)))
     stacks = {moves_of(read_kernel(ask(messages, SOLO_FORM, calls)).source or "") for calls in range(12)}
