@@ -255,7 +255,8 @@ def show_estimate(estimates: Sequence[Estimate], attempts: int, limit_usd: float
     for row in estimates:
         money = "price not known" if row.usd is None else f"${row.usd:.2f}"
         usage = row.usage
-        table.add_row(row.role, row.model, str(row.calls), f"{usage.input_tokens:,}", f"{usage.output_tokens:,}", money)
+        tokens_in, tokens_out = f"{usage.input_tokens:,}", f"{usage.output_tokens:,}"
+        table.add_row(row.role, describe(row.model), str(row.calls), tokens_in, tokens_out, money)
     console.print(table)
     known = sum(row.usd or 0.0 for row in estimates)
     tokens = sum(row.usage.total for row in estimates)
