@@ -62,6 +62,14 @@ ODD = {
         "100, 96",
         96,
     ),
+    "losses": odd_task(
+        "t = torch.sigmoid(x * self.weight)\n        return (\n            F.mse_loss(x, t),\n"
+        "            F.l1_loss(x, t, reduction='sum'),\n            F.huber_loss(x, t, delta=0.5),\n"
+        "            F.smooth_l1_loss(x, t, beta=2.0),\n            F.binary_cross_entropy_with_logits(x, t),\n"
+        "            F.binary_cross_entropy_with_logits(9.0 * x, t, reduction='none'),\n        )",
+        "19, 65",
+        65,
+    ),
     "columns reduced, then all": odd_task("return torch.logsumexp(x, dim=-1).mean()", "19, 65", 65),
 }
 SOURCES = {path.stem: path.read_text() for path in TASKS} | ODD

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import asyncio
 import random
+import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -23,6 +24,7 @@ from stark.models.playbook.choosing import apply_text, named_moves
 from stark.models.playbook.kernel import Level
 from stark.models.playbook.kernels import plan_steps
 from stark.models.playbook.moves import MOVES, applicable, complete, moves_of, without
+from stark.models.playbook.operations import FUSABLE
 from stark.models.playbook.reading import read_task
 from stark.models.playbook.tiling import in_tiles
 from stark.models.playbook.values import Unknown
@@ -109,7 +111,38 @@ def test_weights_per_channel_are_read_by_row():
     assert (large.columns, access.row, access.column) == (16, "(row % 3)", False)
 
 
+LOSSES = {
+    "mse_loss": "sub mul sum div",
+    "l1_loss": "sub abs sum div",
+    "huber_loss": "sub abs min2 mul sub mul sum div",
+    "smooth_l1_loss": "sub abs min2 mul sub mul sum div div",
+    "binary_cross_entropy_with_logits": "max2 abs neg exp add log add mul sub sum div",
+}
+
+
+@pytest.mark.parametrize("name", LOSSES)
+def test_each_loss_is_one_kernel_of_simple_operations_by_each_reduction(name):
+    (kernel,) = kernels(task_source(f"F.{name}(x, self.t)", construction="self.t = nn.Parameter(torch.rand(4, 6))"))
+    assert kernel.levels[kernel.sink] is Level.TOTAL
+    assert [each.op for each in kernel.order] == LOSSES[name].split()
+    for reduction, level in (("sum", Level.TOTAL), ("none", Level.ELEMENT)):
+        loss = f"F.{name}(x, self.t, reduction='{reduction}')"
+        (kernel,) = kernels(task_source(loss, construction="self.t = nn.Parameter(torch.rand(4, 6))"))
+        assert kernel.levels[kernel.sink] is level
+
+
+def test_the_losses_it_knows_are_the_ones_on_its_page():
+    known = {name for name in FUSABLE if name.endswith("_loss") or "entropy" in name}
+    assert known == LOSSES.keys()
+    page = (Path(__file__).parents[2] / "docs" / "playbook.md").read_text()
+    listed = page.partition("the losses ")[2].partition(" of `torch.nn.functional`")[0]
+    assert set(re.findall(r"`(\w+)`", listed)) == known
+
+
 UNKNOWN = {
+    "F.cross_entropy(x, x)": "cross_entropy",
+    "nn.MSELoss()(x, x)": "MSELoss",
+    "F.mse_loss(x, x, reduction='batchmean')": "the reduction 'batchmean'",
     "torch.cumsum(x, dim=-1)": "torch.cumsum",
     "x.sum(dim=0)": "not the last ones",
     "x[:, 1:]": "a part",
