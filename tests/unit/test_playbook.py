@@ -159,6 +159,27 @@ def test_what_is_not_known_is_named(forward):
         plan_steps(read_task(task_source(forward)))
 
 
+def in_triton(forward: str, inputs: str) -> str:
+    return write_candidate(read_task(task_source(forward, inputs)), frozenset({"fuse"}), TRITON)
+
+
+def test_a_row_that_no_triton_program_could_reduce_is_refused():
+    assert "block=131072," in in_triton("torch.softmax(x, dim=-1)", "torch.randn(2, 131072)")
+    assert "block=1024," in in_triton("torch.relu(x)", "torch.randn(2, 4000000)"), "what is not reduced is cut up"
+    many_parts = ("(x * x).sum()", "torch.randn(131073, 4)")
+    for forward, inputs in (("torch.softmax(x, dim=-1)", "torch.randn(2, 131073)"), many_parts):
+        with pytest.raises(Unknown, match=r"one Triton program reduces 131,073 elements \(it does up to 131,072\)"):
+            in_triton(forward, inputs)
+        assert "fused_0" in write_candidate(read_task(task_source(forward, inputs)), frozenset({"fuse"}), CPP)
+
+
+def test_a_row_too_long_for_triton_ends_the_run_at_its_first_plan():
+    source = task_source("torch.softmax(x, dim=-1)", "torch.randn(2, 200000)")
+    messages = prompts(Target.TRITON, source).plan(Window(root(source), root(source), (root(source),)), None)
+    with pytest.raises(ModelRefused, match="200,000 elements"):
+        ask(messages, PLAN_FORM)
+
+
 def test_modules_of_the_task_s_own_are_followed():
     source = task_source("self.block(x)", construction="self.block = Block(6)").replace(
         "class Model",
