@@ -5,8 +5,9 @@
     python -m stark_worker serve DIR --target triton               # ... there; needs torch and nothing else
     python benchmarks/playbook.py --target triton --collect DIR --save
 
-Every run is kept under --folder: called again, it goes on with what is missing. Times are ratios within one task, from
-three evaluations in a row by the path that any candidate takes.
+Every run is kept under --folder: called again, it goes on with what is missing. Each row carries the commit it was
+measured at, shown where that is not the present one. Times are ratios within one task, from three evaluations in a row
+by the path that any candidate takes.
 """
 
 from __future__ import annotations
@@ -38,6 +39,8 @@ from stark_worker.protocol import EvalReport, from_json, to_json
 ROOT = Path(__file__).parents[1]
 TASKS = sorted((ROOT / "examples" / "tasks").glob("*.py"))
 OURS = "ours"
+COMMIT_FILE = "commit"  # beside requests: which code wrote them
+UNKNOWN = "unknown"
 
 
 def search(task: Path, folder: Path, attempts: int, method: str = "stark", seed: int = 0) -> Result:
@@ -65,13 +68,14 @@ def candidates(task: Task, ours: str | None) -> dict[str, tuple[str, str]]:
 
 
 def measure(path: Path, folder: Path, attempts: int) -> dict[str, Any]:
-    """The row of one task; read back where it is there."""
+    """The row of one task; read back where it is there, from whichever commit that was."""
     kept = folder / "row.json"
     if kept.exists():
-        return dict(json.loads(kept.read_text()))
+        return {"commit": UNKNOWN, **json.loads(kept.read_text())}
     result = search(path, folder, attempts)
     reports = asyncio.run(compare(load_task(path), result.source or "", Settings().evaluation))
-    made = row(path.stem, reports, attempts=result.attempts, node=result.best.id if result.best else None)
+    node = result.best.id if result.best else None
+    made = row(path.stem, reports, commit=record.commit(), attempts=result.attempts, node=node)
     kept.write_text(json.dumps(made))
     return made
 
@@ -88,21 +92,23 @@ def speed(made: dict[str, Any], baseline: str) -> float | None:
     return times[baseline] / times[OURS] if times.get(OURS) and times.get(baseline) else None
 
 
-def show(rows: list[dict[str, Any]]) -> dict[str, float]:
-    """Print the table; returns the geometric means."""
+def show(rows: list[dict[str, Any]]) -> dict[str, Any]:
+    """Print the table; returns the geometric means and over how many tasks each goes."""
     print(f"{'task':<20} {'eager ms':>9} {'compile ms':>10} {'ours ms':>9} {'vs eager':>9} {'vs compile':>10}")
+    now = record.commit()
     for each in rows:
         times = [each["median_ms"].get(name) for name in (EAGER, COMPILED, OURS)]
         figures = [*times, speed(each, EAGER), speed(each, COMPILED)]
         texts = ["-" if figure is None else f"{figure:.2f}" for figure in figures]
         widths = zip(texts, (9, 10, 9, 9, 10), strict=True)
-        print(f"{each['task']:<20} " + " ".join(f"{text:>{width}}" for text, width in widths))
-    means = {}
+        earlier = "" if each["commit"] == now else f"  at commit {each['commit']}"
+        print(f"{each['task']:<20} " + " ".join(f"{text:>{width}}" for text, width in widths) + earlier)
+    means, counts = {}, {}
     for name in (EAGER, COMPILED):
         known = [figure for each in rows if (figure := speed(each, name)) is not None]
-        means[name] = statistics.geometric_mean(known) if known else 0.0
-        print(f"geometric mean vs {name}: {means[name]:.2f}x over {len(known)} tasks")
-    return means
+        means[name], counts[name] = statistics.geometric_mean(known) if known else 0.0, len(known)
+        print(f"geometric mean vs {name}: {means[name]:.2f}x over {counts[name]} of {len(rows)} tasks")
+    return {"geometric_mean": means, "geometric_mean_tasks": counts}
 
 
 # -- kernels that are judged elsewhere --------------------------------------------------------------------------------
@@ -131,17 +137,20 @@ def write(folder: Path, target: str, paths: list[Path]) -> None:
         for name, (source, entry) in sources.items():
             request = to_json(eval_request(task, source, settings, entry))
             write_whole(folder / "requests" / f"{path.stem}--{name.replace(' ', '_')}.json", request)
+    write_whole(folder / COMMIT_FILE, record.commit())
 
 
 def answers_in(place: Path) -> dict[str, Any]:
-    """The device and the worker's answers by name, from the folder or from the file that scripts/gpu made of it."""
+    """Device, commit and the worker's answers by name, from the folder or from the file that scripts/gpu made of it."""
     if place.is_file():
-        return dict(json.loads(place.read_text()))
+        return {"commit": UNKNOWN, **json.loads(place.read_text())}
     answers = {path.name: json.loads(path.read_text()) for path in sorted((place / "answers").glob("*.json"))}
-    return {"device": json.loads((place / "device.json").read_text()), "answers": answers}
+    said = place / COMMIT_FILE
+    commit = said.read_text() if said.exists() else UNKNOWN
+    return {"device": json.loads((place / "device.json").read_text()), "commit": commit, "answers": answers}
 
 
-def collect(answers: dict[str, Any], paths: list[Path]) -> list[dict[str, Any]]:
+def collect(answers: dict[str, Any], paths: list[Path], commit: str) -> list[dict[str, Any]]:
     """One row per task from the worker's answers: the fastest of ours."""
     rows = []
     for path in paths:
@@ -156,7 +165,7 @@ def collect(answers: dict[str, Any], paths: list[Path]) -> list[dict[str, Any]]:
             reports[OURS] = ours[best]
             wanted = {name: reports[name] for name in (EAGER, COMPILED, OURS) if name in reports}
             wrong = [name for name, each in reports.items() if each.timing is None]
-            rows.append(row(path.stem, wanted, attempts=len(reports), moves=best, failed=wrong))
+            rows.append(row(path.stem, wanted, commit=commit, attempts=len(reports), moves=best, failed=wrong))
     return rows
 
 
@@ -184,13 +193,13 @@ def main() -> None:
     end = time.monotonic() + 60 * given.minutes
     if given.collect:
         found = answers_in(given.collect)
-        rows, device = collect(found["answers"], paths), found["device"]
+        rows, device = collect(found["answers"], paths, found["commit"]), found["device"]
     else:
         rows = [measure(p, given.folder / p.stem, given.attempts) for p in paths if time.monotonic() < end]
         device = asyncio.run(local_device())
     means = show(rows)
     if given.save:
-        found = {"device": device, "geometric_mean": means, "rows": rows}
+        found = {"device": device, **means, "rows": rows}
         record.write(record.result_file("playbook", given.target), record.facts() | found)
 
 

@@ -194,9 +194,11 @@ def compare(
     from stark.comparison import compare as compare_results
     from stark.results import read_results
     from stark.view.comparing import comparison_tables
+    from stark.view.report import models_of
 
-    found = compare_results(read_results(first), read_results(second))
-    terminal.show_tables([f"A: {first}", f"B: {second}"], comparison_tables(found))
+    one, other = read_results(first), read_results(second)
+    facts = [f"A: {first}, by {models_of(one)}", f"B: {second}, by {models_of(other)}"]
+    terminal.show_tables(facts, comparison_tables(compare_results(one, other)))
 
 
 COMMANDS: list[Any] = [bench, report, compare]

@@ -40,6 +40,7 @@ class RunResult:
     judgements: tuple[Judgement, ...] = field(repr=False)
     baselines: Mapping[str, float] = field(default_factory=dict)
     device: str = ""
+    models: tuple[str, ...] = ()  # those that were asked, none twice
 
     @property
     def complete(self) -> bool:
@@ -81,6 +82,7 @@ def _result(store: Store, record: RunRecord, baselines: Mapping[str, float]) -> 
     measured = measure(judgements) if root is not None and root.runtime_ms is not None else None
     ending = store.ending(record.id)
     refused = ending.message if ending is not None and ending.reason == DEGENERATE else ""
+    usage = store.usage(record.id)
     return RunResult(
         run_id=record.id,
         kind=record.labels.get("kind", SEARCH),
@@ -94,12 +96,13 @@ def _result(store: Store, record: RunRecord, baselines: Mapping[str, float]) -> 
         metrics=measured,
         ending=ending,
         degenerate=(root.degenerate if root is not None else "") or refused,
-        usage=store.usage(record.id),
+        usage=usage,
         evaluation_s=sum(each.duration_s for each in judgements),
         wall_s=store.seconds(record.id),
         judgements=tuple(judgements),
         baselines={**baselines, EAGER: measured.root_ms} if measured else {},
         device=record.device.name,
+        models=tuple(sorted({str(record.settings["roles"][role]["model"]) for role in usage})),
     )
 
 

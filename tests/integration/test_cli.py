@@ -116,6 +116,40 @@ def test_a_dry_run_estimates_and_writes_nothing(task, tmp_path):
     assert not (tmp_path / "run").exists()
 
 
+KNOWN_TASK = """\
+import torch
+from torch import nn
+
+
+class Model(nn.Module):
+    def forward(self, x):
+        return torch.relu(x) * 2.0
+
+
+def get_inputs():
+    return [torch.randn(4, 6)]
+
+
+def get_init_inputs():
+    return []
+"""
+
+
+def test_the_playbook_is_called_no_llm_wherever_it_is_named(tmp_path):
+    task, folder, calls = tmp_path / "task.py", tmp_path / "run", tmp_path / "calls.jsonl"
+    task.write_text(KNOWN_TASK)
+    words = ["optimize", task, "--evaluator", "pretend:HashEvaluator", "--attempts", 2, "--run", folder]
+    label = "playbook (no LLM: a library of moves)"
+    assert stark_command(*words, "--dry-run").stdout.count(label) == 3, "plan, code and debug"
+    assert label in stark_command(*words).stdout
+    for looked in (["show", folder], ["show", folder, 1], ["report", folder], ["compare", folder, folder]):
+        assert label in stark_command(*looked).stdout, looked
+    assert stark_command("export", folder, "--training-data", calls, "--role", "plan").returncode == 0
+    lines = [json.loads(line) for line in calls.read_text().splitlines()]
+    assert lines
+    assert {(line["model"], line["model_label"]) for line in lines} == {("playbook", label)}
+
+
 def test_the_drawing_comes_from_the_compiled_graph(tmp_path):
     picture = tmp_path / "graph.svg"
     assert stark_command("graph", "--output", picture).returncode == 0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import importlib.util
 import os
 import subprocess
@@ -11,12 +12,22 @@ from pathlib import Path
 import pytest
 import torch
 
-from stark.models.playbook.moves import applicable
+from stark.agents.prompts import Prompts, Scene, load_templates
+from stark.agents.replies import DEBUG_FORM, read_kernel
+from stark.agents.windows import Window
+from stark.method import resolve
+from stark.models.playbook import PlaybookModel
+from stark.models.playbook.choosing import apply_text
+from stark.models.playbook.moves import applicable, moves_of
 from stark.models.playbook.reading import read_task
 from stark.models.playbook.writing import write_candidate
 from stark.models.playbook.writing_cpp import CPP
+from stark.settings import Settings
 from stark.store import open_store
+from stark.task import Task
+from stark.tree import ROOT_ID, Node, Plan, Role
 from stark_worker import build
+from stark_worker.protocol import DeviceFacts, EvalReport, Outcome, Timing
 
 TASKS = sorted((Path(__file__).parents[2] / "examples" / "tasks").glob("*.py"))
 
@@ -50,6 +61,14 @@ ODD = {
         "h = x.relu() @ self.square\n        return (h + 1.0).reshape(-1), h.tanh() @ self.square, h.argmax(dim=-1)",
         "100, 96",
         96,
+    ),
+    "losses": odd_task(
+        "t = torch.sigmoid(x * self.weight)\n        return (\n            F.mse_loss(x, t),\n"
+        "            F.l1_loss(x, t, reduction='sum'),\n            F.huber_loss(x, t, delta=0.5),\n"
+        "            F.smooth_l1_loss(x, t, beta=2.0),\n            F.binary_cross_entropy_with_logits(x, t),\n"
+        "            F.binary_cross_entropy_with_logits(9.0 * x, t, reduction='none'),\n        )",
+        "19, 65",
+        65,
     ),
     "columns reduced, then all": odd_task("return torch.logsumexp(x, dim=-1).mean()", "19, 65", 65),
 }
@@ -122,6 +141,45 @@ def test_an_online_softmax_of_rows_that_begin_with_infinities(moves, tmp_path):
     torch.testing.assert_close(new(x), torch.softmax(x, dim=-1))
 
 
+RISKY = {
+    "a variance in one pass, far from zero": ("F.layer_norm(x + 300.0, (257,), self.weight)", "one-pass", "shift"),
+    "an exponential of degree 3": ("torch.exp(x * self.weight)", "short", None),
+}
+
+
+@pytest.mark.parametrize("case", RISKY)
+def test_a_kernel_that_fails_by_a_risky_move_is_right_once_it_is_debugged(case, tmp_path):
+    forward, risky, repair = RISKY[case]
+    source = odd_task(f"return {forward}", "16, 257", 257)
+    task, moves = load(source, tmp_path / "task.py"), frozenset({"fuse", "polynomial", "relax", risky})
+    moves &= {move.name for move in applicable(read_task(source), "cpu")}
+    wrong = write_candidate(read_task(source), moves, CPP)
+    with pytest.raises(AssertionError, match="not close"):
+        compare(task, load(wrong, tmp_path / "wrong.py"))
+    repaired = debugged(source, wrong, apply_text(risky))
+    assert moves_of(repaired) == (moves | {repair} if repair else moves - {risky})
+    compare(task, load(repaired, tmp_path / "repaired.py"))
+
+
+def compare(task, candidate) -> None:
+    torch.manual_seed(0)
+    model, new = task.Model(257), candidate.ModelNew(257)
+    new.load_state_dict(model.state_dict())
+    inputs = task.get_inputs()
+    with torch.no_grad():
+        torch.testing.assert_close(new(*inputs), model(*inputs), rtol=1e-5, atol=2e-4)
+
+
+def debugged(task: str, wrong: str, advice: str) -> str:
+    """What the playbook answers to the prompt that a debugger gets."""
+    settings = resolve(Settings())
+    scene = Scene.of(Task("risky", task), DeviceFacts("a CPU", "cpu"), settings)
+    root = Node(ROOT_ID, None, Role.REFERENCE, task, EvalReport(Outcome.OK, Timing((1.0,))))
+    failed = Node(1, ROOT_ID, Role.CODE, wrong, EvalReport(Outcome.WRONG_RESULT), plan=Plan(advice))
+    messages = Prompts(load_templates(settings.prompts), scene).debug(Window(failed, root, (root, failed)))
+    return read_kernel(asyncio.run(PlaybookModel("playbook").reply(messages, DEBUG_FORM))).source or ""
+
+
 def stark_command(*words: object) -> subprocess.CompletedProcess[str]:
     environment = {**os.environ, "NO_COLOR": "1", "COLUMNS": "200"}
     command = [sys.executable, "-m", "stark.cli", *map(str, words)]
@@ -143,6 +201,22 @@ def test_a_run_without_a_model_grows_a_tree_of_verified_kernels(tmp_path):
     assert [node.report.outcome.value for node in nodes] == ["ok"] * 4
     assert all(node.plan is not None and node.plan.grounded for node in nodes[1:])
     assert "class ModelNew" in (folder / "best.py").read_text()
+
+
+@pytest.mark.parametrize(("method", "parents"), [("sampling", [0, 0]), ("reflexion", [0, 1])])
+def test_a_run_of_a_single_agent_without_a_model(method, parents, tmp_path):
+    task, folder = tmp_path / "task.py", tmp_path / "run"
+    task.write_text(odd_task("return torch.relu(x * self.weight + 1.0) / (1.0 + x * x)", "64, 257", 257))
+    words = ["--method", method, "--attempts", 2, "--run", folder, "--set", "evaluation.torch_compile=false"]
+    done = stark_command("optimize", task, "--allow-weak-sandbox", "--set", "evaluation.final=false", *words)
+    assert done.returncode in (0, 3), done.stderr  # how fast it is depends on the machine
+    store = open_store(folder, write=False)
+    made = store.nodes(store.runs()[0].id)[1:]
+    store.close()
+    assert [node.role for node in made] == [Role.SOLO] * 2
+    assert [node.report.outcome.value for node in made] == ["ok"] * 2
+    assert [node.parent_id for node in made] == parents
+    assert all("fuse" in moves_of(node.source or "") for node in made)
 
 
 def test_a_task_the_playbook_does_not_know_ends_with_what_to_do(tmp_path):

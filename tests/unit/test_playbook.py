@@ -5,11 +5,13 @@ from __future__ import annotations
 import ast
 import asyncio
 import random
+import re
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from stark.agents.anchors import violations
+from stark.agents.anchors import BEGIN, END, violations
 from stark.agents.prompts import Prompts, Scene, load_templates
 from stark.agents.replies import CODE_FORM, DEBUG_FORM, PLAN_FORM, SOLO_FORM, read_kernel, read_plan
 from stark.agents.windows import Window
@@ -22,6 +24,7 @@ from stark.models.playbook.choosing import apply_text, named_moves
 from stark.models.playbook.kernel import Level
 from stark.models.playbook.kernels import plan_steps
 from stark.models.playbook.moves import MOVES, applicable, complete, moves_of, without
+from stark.models.playbook.operations import FUSABLE
 from stark.models.playbook.reading import read_task
 from stark.models.playbook.tiling import in_tiles
 from stark.models.playbook.values import Unknown
@@ -108,7 +111,38 @@ def test_weights_per_channel_are_read_by_row():
     assert (large.columns, access.row, access.column) == (16, "(row % 3)", False)
 
 
+LOSSES = {
+    "mse_loss": "sub mul sum div",
+    "l1_loss": "sub abs sum div",
+    "huber_loss": "sub abs min2 mul sub mul sum div",
+    "smooth_l1_loss": "sub abs min2 mul sub mul sum div div",
+    "binary_cross_entropy_with_logits": "max2 abs neg exp add log add mul sub sum div",
+}
+
+
+@pytest.mark.parametrize("name", LOSSES)
+def test_each_loss_is_one_kernel_of_simple_operations_by_each_reduction(name):
+    (kernel,) = kernels(task_source(f"F.{name}(x, self.t)", construction="self.t = nn.Parameter(torch.rand(4, 6))"))
+    assert kernel.levels[kernel.sink] is Level.TOTAL
+    assert [each.op for each in kernel.order] == LOSSES[name].split()
+    for reduction, level in (("sum", Level.TOTAL), ("none", Level.ELEMENT)):
+        loss = f"F.{name}(x, self.t, reduction='{reduction}')"
+        (kernel,) = kernels(task_source(loss, construction="self.t = nn.Parameter(torch.rand(4, 6))"))
+        assert kernel.levels[kernel.sink] is level
+
+
+def test_the_losses_it_knows_are_the_ones_on_its_page():
+    known = {name for name in FUSABLE if name.endswith("_loss") or "entropy" in name}
+    assert known == LOSSES.keys()
+    page = (Path(__file__).parents[2] / "docs" / "playbook.md").read_text()
+    listed = page.partition("the losses ")[2].partition(" of `torch.nn.functional`")[0]
+    assert set(re.findall(r"`(\w+)`", listed)) == known
+
+
 UNKNOWN = {
+    "F.cross_entropy(x, x)": "cross_entropy",
+    "nn.MSELoss()(x, x)": "MSELoss",
+    "F.mse_loss(x, x, reduction='batchmean')": "the reduction 'batchmean'",
     "torch.cumsum(x, dim=-1)": "torch.cumsum",
     "x.sum(dim=0)": "not the last ones",
     "x[:, 1:]": "a part",
@@ -123,6 +157,27 @@ UNKNOWN = {
 def test_what_is_not_known_is_named(forward):
     with pytest.raises(Unknown, match=UNKNOWN[forward]):
         plan_steps(read_task(task_source(forward)))
+
+
+def in_triton(forward: str, inputs: str) -> str:
+    return write_candidate(read_task(task_source(forward, inputs)), frozenset({"fuse"}), TRITON)
+
+
+def test_a_row_that_no_triton_program_could_reduce_is_refused():
+    assert "block=131072," in in_triton("torch.softmax(x, dim=-1)", "torch.randn(2, 131072)")
+    assert "block=1024," in in_triton("torch.relu(x)", "torch.randn(2, 4000000)"), "what is not reduced is cut up"
+    many_parts = ("(x * x).sum()", "torch.randn(131073, 4)")
+    for forward, inputs in (("torch.softmax(x, dim=-1)", "torch.randn(2, 131073)"), many_parts):
+        with pytest.raises(Unknown, match=r"one Triton program reduces 131,073 elements \(it does up to 131,072\)"):
+            in_triton(forward, inputs)
+        assert "fused_0" in write_candidate(read_task(task_source(forward, inputs)), frozenset({"fuse"}), CPP)
+
+
+def test_a_row_too_long_for_triton_ends_the_run_at_its_first_plan():
+    source = task_source("torch.softmax(x, dim=-1)", "torch.randn(2, 200000)")
+    messages = prompts(Target.TRITON, source).plan(Window(root(source), root(source), (root(source),)), None)
+    with pytest.raises(ModelRefused, match="200,000 elements"):
+        ask(messages, PLAN_FORM)
 
 
 def test_modules_of_the_task_s_own_are_followed():
@@ -296,6 +351,29 @@ def test_an_attempt_that_fell_behind_joins_the_leader_and_goes_one_move_beyond()
     assert "online" not in made
 
 
+def test_every_region_that_a_plan_changes_is_marked_with_the_whole_advice():
+    leader, slow = ("fuse", "polynomial", "relax", "wide", "keep"), EvalReport(Outcome.OK, Timing((20.0,)))
+    advice, scaffold = plan_for(node(2, ("fuse",), slow, parent=1), node(1, leader, OK))
+    assert {"polynomial", "relax", "wide", "keep"} < {*named_moves(advice)}
+    kernel, flags = scaffold.split(BEGIN)[1:]
+    assert 'extern "C"' in kernel.partition(END)[0]
+    assert "extra_cflags" in flags.partition(END)[0]
+    assert all(f"Apply {name}:" in part for name in leader[1:] for part in (kernel, flags))
+
+
+def test_a_plan_that_only_takes_back_marks_what_that_changes():
+    leader, slow = ("fuse", "polynomial", "relax", "wide"), EvalReport(Outcome.OK, Timing((9.0,)))
+    tried = [node(3 + number, (*leader, each), slow) for number, each in enumerate(("keep", "online", "reciprocal"))]
+    tried += [node(6 + number, (*leader, each), slow) for number, each in enumerate(("specialise", "unroll", "short"))]
+    better = [node(10, leader[:-1], EvalReport(Outcome.OK, Timing((0.5,))))]
+    advice, scaffold = plan_for(node(1, leader, OK), *tried, *better)
+    assert not named_moves(advice)
+    assert advice.startswith("Take back ")
+    marked = [part.partition(END)[0] for part in scaffold.split(BEGIN)[1:]]
+    assert marked
+    assert not any("raise ValueError" in part for part in marked), "forward() stays as it is"
+
+
 @pytest.mark.parametrize("name", ["keep", "wide", "reciprocal", "specialise", "unroll", "short"])
 def test_a_move_that_failed_or_is_there_already_is_not_proposed(name):
     base = ("fuse", "polynomial", "relax")
@@ -305,6 +383,50 @@ def test_a_move_that_failed_or_is_there_already_is_not_proposed(name):
         advice = read_plan(ask(prompts().plan(window, None), PLAN_FORM, calls), PLAN_FORM).text
         assert name not in named_moves(advice)
         assert not set(named_moves(advice)) & set(base)
+
+
+FIRST = ("fuse", "polynomial", "relax", "wide")
+BROKEN = EvalReport(Outcome.COMPILE_ERROR, log="error: no member named fused_0")
+
+
+def failing(number: int, moves: tuple[str, ...], report: EvalReport = BROKEN, asked: str = "") -> Node:
+    return replace(node(number, moves, report), plan=Plan(asked or "\n".join(map(apply_text, moves))))
+
+
+def test_when_the_first_attempt_failed_the_next_plan_is_to_fuse_and_nothing_else():
+    advice, _ = plan_for(root(), failing(1, FIRST))
+    assert named_moves(advice) == ["fuse"]
+
+
+def test_every_move_of_a_failed_attempt_is_avoided_until_a_correct_one_has_it():
+    blamed = failing(2, (*FIRST, "reciprocal"))
+    for calls in range(5):
+        for others, avoided in (((), {*FIRST[1:], "reciprocal"}), ((node(3, FIRST, OK),), {"reciprocal"})):
+            selected = node(1, ("fuse",), OK)
+            window = Window(selected, root(), (root(), selected, blamed, *others))
+            advice = read_plan(ask(prompts().plan(window, None), PLAN_FORM, calls), PLAN_FORM).text
+            assert named_moves(advice)
+            assert not avoided & {*named_moves(advice)}
+
+
+def test_where_fuse_alone_failed_there_is_nothing_left_and_that_is_said():
+    alone = failing(1, ("fuse",))
+    again = [
+        (prompts().plan(Window(root(), root(), (root(), alone)), None), PLAN_FORM),
+        (prompts().debug(Window(alone, root(), (root(), alone))), DEBUG_FORM),
+        (prompts().solo(Window(alone, root(), (root(), alone))), SOLO_FORM),
+    ]
+    for messages, form in again:
+        with pytest.raises(ModelRefused, match=r"`fuse` by itself failed \(compile error\)") as refused:
+            ask(messages, form)
+        assert "--model" in refused.value.next_step
+
+
+def test_where_fuse_alone_failed_but_more_is_right_a_debugger_takes_that():
+    right = node(2, ("fuse", "wide"), OK)
+    alone = failing(1, ("fuse",))
+    answer = read_kernel(ask(prompts().debug(Window(alone, root(), (root(), alone, right))), DEBUG_FORM))
+    assert moves_of(answer.source or "") == {"fuse", "wide"}
 
 
 def test_when_every_move_is_there_one_is_taken_back():
@@ -321,6 +443,65 @@ def test_a_wrong_result_is_repaired_where_it_is_risky():
     failing = node(1, ("fuse", "polynomial", "wide", "short"), WRONG, "wide")
     answer = read_kernel(ask(prompts().debug(Window(failing, root(), (root(), failing))), DEBUG_FORM))
     assert moves_of(answer.source or "") == {"fuse", "polynomial", "wide"}
+
+
+LAYER_NORM = task_source("F.layer_norm(x, (6,))")
+CRASHED = EvalReport(Outcome.RUNTIME_ERROR, log="RuntimeError: expected a contiguous tensor")
+
+
+def repaired(
+    moves: tuple[str, ...], report: EvalReport, asked: tuple[str, ...] = (), source: str = SOFTMAX
+) -> set[str]:
+    plan = Plan("\n".join(map(apply_text, asked))) if asked else None
+    wrong = Node(1, ROOT_ID, Role.CODE, written(source, *moves), report, plan=plan)
+    messages = prompts(source=source).debug(Window(wrong, root(source), (root(source), wrong)))
+    return {*moves_of(read_kernel(ask(messages, DEBUG_FORM)).source or "")}
+
+
+def test_a_variance_in_one_pass_that_is_wrong_is_shifted_and_then_taken_back():
+    moves = ("fuse", "relax", "one-pass")
+    assert repaired(moves, WRONG, ("one-pass",), LAYER_NORM) == {*moves, "shift"}
+    assert repaired((*moves, "shift"), WRONG, ("one-pass",), LAYER_NORM) == {"fuse", "relax"}
+
+
+@pytest.mark.parametrize("report", [BROKEN, CRASHED], ids=["compile error", "runtime error"])
+def test_what_was_asked_for_last_is_taken_back_where_a_kernel_does_not_run(report):
+    moves = ("fuse", "polynomial", "short", "keep")
+    assert repaired(moves, report, ("keep",)) == {*moves} - {"keep"}
+    assert repaired(moves, report, ("keep", "short")) == {*moves} - {"short"}
+    assert repaired(moves, report) == {*moves} - {"short"}, "without advice the risky one is suspected"
+    assert repaired(("fuse", "wide", "keep"), report) < {"fuse", "wide", "keep"}
+    one_pass = ("fuse", "one-pass")
+    assert repaired(one_pass, report, ("one-pass",), LAYER_NORM) == {"fuse"}, "no shift helps what does not run"
+
+
+def test_a_debugger_does_not_repeat_what_a_sibling_has_tried():
+    wrong, sibling = failing(1, ("fuse", "wide", "keep"), asked=apply_text("keep")), failing(2, ("fuse", "wide"))
+    messages = prompts().debug(Window(wrong, root(), (root(), wrong, sibling)))
+    assert moves_of(read_kernel(ask(messages, DEBUG_FORM)).source or "") == {"fuse", "keep"}
+
+
+def stacked_upon(moves: tuple[str, ...], report: EvalReport) -> list[set[str]]:
+    latest = node(1, moves, report)
+    messages = prompts().solo(Window(latest, root(), (root(), latest)))
+    return [{*moves_of(read_kernel(ask(messages, SOLO_FORM, calls)).source or "")} for calls in range(12)]
+
+
+def test_a_single_agent_whose_attempt_failed_drops_what_is_risky_or_else_any_one_move():
+    risky = ("fuse", "polynomial", "short", "wide")
+    assert all(made == {*risky} - {"short"} for made in stacked_upon(risky, WRONG))
+    plain_ones = ("fuse", "relax", "wide")
+    made = stacked_upon(plain_ones, CRASHED)
+    assert {frozenset(each) for each in made} == {frozenset({"fuse", "relax"}), frozenset({"fuse", "wide"})}
+
+
+def test_a_single_agent_whose_attempt_is_right_changes_a_few_moves_of_it():
+    moves = {"fuse", "polynomial", "relax", "keep"}
+    made = stacked_upon(tuple(moves), OK)
+    assert len({frozenset(each) for each in made}) > 3
+    assert all("fuse" in each and complete(frozenset(each)) == each for each in made)
+    # one that is dropped takes along what builds upon it, which here is nothing that is there
+    assert all(len(each ^ moves) <= 3 for each in made)
 
 
 def test_a_single_agent_stacks_moves_and_every_call_differs():

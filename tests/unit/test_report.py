@@ -18,7 +18,7 @@ from stark.tree import Judgement, Role
 from stark.view.grouping import group
 from stark.view.kernelbench import write_eval_results
 from stark.view.published import TABLE_1
-from stark.view.report import tables
+from stark.view.report import facts_of, tables
 from stark.view.report_files import as_html, as_markdown, write_report
 from stark_worker.protocol import Outcome
 
@@ -59,6 +59,13 @@ def a_result(number=1, method="stark", times=(20.0, None, 5.0), **changes) -> Ru
 def rows_of(results, name):
     (table,) = (table for table in tables(results) if table.name == name)
     return table.records()
+
+
+def test_a_report_names_the_models_of_its_runs_and_which_are_no_llm():
+    runs = [a_result(1, models=("playbook:7",)), a_result(2, models=("openai:gpt-5", "playbook:7")), a_result(3)]
+    (told,) = [fact for fact in facts_of(runs) if "models" in fact]
+    assert told == "Chat models: openai:gpt-5, playbook:7 (no LLM: a library of moves)."
+    assert "Chat models: none was asked." in facts_of([a_result(1)])
 
 
 def test_table_1_has_our_figures_and_the_papers():

@@ -16,6 +16,7 @@ from stark.bundle import Bundle, Claim, Origin, digest, pack
 from stark.errors import UsageError
 from stark.finals import winner
 from stark.interfaces import Call, Final, RunRecord
+from stark.models import describe
 from stark.settings import EvaluationSettings
 from stark.task import Task
 from stark.tree import ROOT_ID, Node, Role, Tree
@@ -134,6 +135,7 @@ def _training_lines(nodes: Sequence[Node], calls: Sequence[Call], role: Role) ->
             "messages": [*said, {"role": "assistant", "content": call.reply.arguments or call.reply.text}],
             "role": call.role,
             "model": call.model,
+            "model_label": describe(call.model),  # what is no LLM says so: nobody should be trained on it unawares
             "attempt": call.number,
             "outcome": node.report.outcome,
             "runtime_ms": node.runtime_ms,

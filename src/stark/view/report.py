@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 
 from stark.inference import interval
 from stark.metrics import averages, compile_rate, correct_rate, fast_p, success_rate
+from stark.models import describe
 from stark.results import RunResult
 from stark.view import published
 from stark.view.grouping import WHERE, Figure, Group, group, with_attempts
@@ -48,8 +49,14 @@ def facts_of(results: Sequence[RunResult]) -> list[str]:
     complete = sum(run.complete for run in results)
     return [
         f"{complete} of {len(results)} runs are complete. Score: {', '.join(scores)}. Device: {', '.join(devices)}.",
+        f"Chat models: {models_of(results)}.",
         "The paper's rows: A100 40 GB, Claude Sonnet 4, 30 attempts, KernelBench's protocol of its time.",
     ]
+
+
+def models_of(results: Sequence[RunResult]) -> str:
+    """Who was asked in these runs, so that nobody takes what is none for an LLM."""
+    return ", ".join(sorted({describe(name) for run in results for name in run.models})) or "none was asked"
 
 
 def table_1(groups: Sequence[Group]) -> Table:

@@ -21,6 +21,7 @@ from stark.interfaces import Call, Event, Final, RunRecord
 from stark.models import describe
 from stark.tree import ROOT_ID, Node, Role, Tree
 from stark.view import labels
+from stark.view.calling import command
 from stark.view.tables import Table as Figures
 from stark_worker.protocol import EvalReport, Outcome, Score, to_json
 
@@ -90,15 +91,18 @@ def show_result(result: Result, folder: Path, compiled: EvalReport | None, expor
         console.print(Text(f"The winner's scaffold {grounded} the anchor check."))
     if exported is not None:
         console.print(Text.assemble("The kernel:       ", (str(exported), "bold"), " (import ModelNew from it)"))
-    console.print(Text(f"Look at the tree: stark show {folder}"))
-    console.print(Text(f"Go on:            stark resume {folder}{MORE.get(result.reason, '')}"))
+    console.print(Text(f"Look at the tree: {command('show', folder)}"))
+    console.print(Text(f"Go on:            {command('resume', folder)}{MORE.get(result.reason, '')}"))
 
 
 def show_first_steps() -> None:
     """What somebody who has seen the playbook at work may want next."""
-    console.print(Text("Your own model:   stark optimize YOUR_TASK.py  (see examples/tasks for what a task is)"))
+    own = command("optimize", "YOUR_TASK.py")
+    console.print(Text(f"Your own model:   {own}  (see examples/tasks for what a task is)"))
     console.print(Text("A real LLM:       --model anthropic:claude-sonnet-4-6, or --model NAME --base-url ADDRESS"))
-    console.print(Text("A GPU:            --target cuda or --target triton"))
+    console.print(
+        Text("A GPU:            --target triton, or --target cuda with a real LLM (the playbook writes no CUDA)")
+    )
 
 
 def _comparison(result: Result, compiled: EvalReport | None) -> Table:
@@ -251,7 +255,8 @@ def show_estimate(estimates: Sequence[Estimate], attempts: int, limit_usd: float
     for row in estimates:
         money = "price not known" if row.usd is None else f"${row.usd:.2f}"
         usage = row.usage
-        table.add_row(row.role, row.model, str(row.calls), f"{usage.input_tokens:,}", f"{usage.output_tokens:,}", money)
+        tokens_in, tokens_out = f"{usage.input_tokens:,}", f"{usage.output_tokens:,}"
+        table.add_row(row.role, describe(row.model), str(row.calls), tokens_in, tokens_out, money)
     console.print(table)
     known = sum(row.usd or 0.0 for row in estimates)
     tokens = sum(row.usage.total for row in estimates)

@@ -10,11 +10,13 @@ from collections.abc import Iterable, Iterator
 
 from stark.models.playbook.moves import MOVES, Move, Moves, complete, moves_of, next_moves, without
 from stark.models.playbook.prompt import Prompt, Shown
+from stark.models.playbook.values import Unknown
 
 MOOD = 0.02  # how far a planner's hopes stray, in log time: of moves that promise about the same it takes any
 TRUST = 1.5  # how many measurements it takes to outweigh what a move usually gains
 FAR = 0.15  # how far from that, in log time, attempts have to be to be believed instead
 SWEEPS = 30  # of a regression, until it has settled
+ALONE: Moves = frozenset({"fuse"})  # the least that a kernel of the playbook has
 STACKED = 0.5  # how likely a single agent takes a move into its stack
 
 _APPLY = re.compile(r"^Apply ([\w-]+): ", re.MULTILINE)
@@ -24,16 +26,17 @@ _TAKE_BACK = re.compile(r"^Take back ([\w-]+): ", re.MULTILINE)
 def choose_plan(prompt: Prompt, known: list[Move], rng: random.Random) -> str:
     """The advice of a planner: of all that is one move away from an attempt shown, what should be fastest.
 
-    An attempt that fell behind thus joins the leaders. Nothing that is shown is made again, nor is a move that failed.
+    An attempt that fell behind thus joins the leaders. Nothing that is shown is made again, nor is a move planned that
+    failed there. Raises Unknown where nothing is left.
     """
     current, gains = moves_of(prompt.latest), _gains(prompt.earlier, known)
     correct = {moves_of(each.source) for each in prompt.earlier if not each.failed} | {current}
     tried = {moves_of(each.source) for each in prompt.earlier}
-    failed = {*_failed(prompt.earlier)} - current
-    near = {target for moves in correct for target in _one_away(moves, known)} - tried
-    fresh = sorted((each for each in near if not failed & each), key=sorted)
+    failed = _failed(prompt.earlier) - current
+    usable = [each for each in known if each.name not in failed]
+    fresh = sorted({target for moves in correct for target in _one_away(moves, usable)} - tried, key=sorted)
     if not fresh:
-        return apply_text("fuse")
+        return apply_text("fuse") if current else _advice(current, _last_resort(prompt.earlier))
     return _advice(current, max(fresh, key=lambda moves: sum(gains[name] for name in moves) + rng.gauss(0.0, MOOD)))
 
 
@@ -67,7 +70,7 @@ def repair(prompt: Prompt, known: list[Move]) -> Moves:
     for candidate in _repairs(current, named_moves(prompt.advice), "wrong result" in prompt.latest_result):
         if candidate not in tried and candidate and candidate <= names:
             return candidate
-    return frozenset({"fuse"})
+    return _last_resort(prompt.earlier)
 
 
 def stack(prompt: Prompt, known: list[Move], rng: random.Random) -> Moves:
@@ -78,7 +81,7 @@ def stack(prompt: Prompt, known: list[Move], rng: random.Random) -> Moves:
         return complete(frozenset(each.name for each in usable if each.name == "fuse" or rng.random() < STACKED))
     if prompt.latest_result.startswith("failed"):
         suspects = sorted(name for name in current - {"fuse"} if MOVES[name].risky) or sorted(current - {"fuse"})
-        return without(current, rng.choice(suspects)) if suspects else frozenset({"fuse"})
+        return without(current, rng.choice(suspects)) if suspects else _last_resort(prompt.earlier)
     changed = rng.sample(usable, k=min(len(usable), rng.randint(1, 3)))
     return complete(frozenset(current ^ {each.name for each in changed}) | {"fuse"})
 
@@ -125,14 +128,28 @@ def _advice(current: Moves, target: Moves) -> str:
     return "\n".join([*back, *(apply_text(name) for name in MOVES if name in target - current)])
 
 
-def _failed(shown: Iterable[Shown]) -> Iterator[str]:
-    """Moves to blame for a failure: the one asked for, or the one that a correct attempt did without."""
+def _failed(shown: Iterable[Shown]) -> Moves:
+    """Moves to blame for failures: what a failed attempt has or was asked for and no correct one shown has.
+
+    Every kernel has ``fuse``: that is to blame only where it failed by itself.
+    """
     shown = list(shown)
-    right = [moves_of(each.source) for each in shown if each.ms]
-    for each in shown:
-        if each.failed:
-            blamed = [named_moves(each.advice), *(sorted(moves_of(each.source) - moves) for moves in right)]
-            yield from (names[0] for names in blamed if len(names) == 1)
+    right = {name for each in shown if not each.failed for name in moves_of(each.source)}
+    blamed = {name for each in shown if each.failed for name in (*moves_of(each.source), *named_moves(each.advice))}
+    alone = any(each.failed and moves_of(each.source) == ALONE for each in shown)
+    return frozenset(blamed - right - (set() if alone else ALONE))
+
+
+def _last_resort(shown: Iterable[Shown]) -> Moves:
+    """What is left when nothing near is new: ``fuse`` alone. Where that failed: what an attempt shown got right."""
+    shown = list(shown)
+    failure = next((each.result for each in shown if each.failed and moves_of(each.source) == ALONE), None)
+    if failure is None:
+        return ALONE
+    right = [each for each in shown if each.ms and moves_of(each.source)]
+    if not right:
+        raise Unknown(f"what else to do where `fuse` by itself {failure.rstrip('.')}")
+    return moves_of(min(right, key=lambda each: each.ms or math.inf).source)
 
 
 def _repairs(current: Moves, asked: list[str], numerical: bool) -> Iterator[Moves]:

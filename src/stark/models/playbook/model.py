@@ -5,11 +5,12 @@ from __future__ import annotations
 import hashlib
 import random
 from collections.abc import Sequence
+from dataclasses import replace
 
 from stark.errors import ModelRefused
 from stark.interfaces import Finish, Message, Reply, ReplyForm, Usage
 from stark.models.playbook.anchoring import mark
-from stark.models.playbook.choosing import choose_plan, follow, named_moves, repair, stack
+from stark.models.playbook.choosing import choose_plan, follow, repair, stack
 from stark.models.playbook.moves import MOVES, Move, Moves, applicable
 from stark.models.playbook.prompt import Prompt, read_prompt
 from stark.models.playbook.reading import Program, read_task
@@ -60,7 +61,7 @@ def _answer(prompt: Prompt, form: ReplyForm, rng: random.Random) -> str:
         program = read_task(prompt.task)
         known = applicable(program, prompt.target)
         if form.name == "plan":
-            return _plan(prompt, form, known, rng)
+            return _plan(prompt, form, known, program, language, rng)
         return _kernel(prompt, form.name, known, program, language, rng)
     except Unknown as unknown:
         raise ModelRefused(
@@ -78,13 +79,15 @@ def _language(prompt: Prompt) -> Language:
     return LANGUAGES[prompt.target]
 
 
-def _plan(prompt: Prompt, form: ReplyForm, known: list[Move], rng: random.Random) -> str:
+def _plan(
+    prompt: Prompt, form: ReplyForm, known: list[Move], program: Program, language: Language, rng: random.Random
+) -> str:
     advice = choose_plan(prompt, known, rng)
     if "scaffold" not in form.fields or prompt.markers is None:
         return advice
-    asked = named_moves(advice)
-    region = MOVES[asked[-1]].region if asked and prompt.latest else "forward"
-    scaffold = mark(prompt.latest or prompt.task, region, advice, prompt.markers)
+    # what a move changes differs from task to task: only the source that the coder will write tells
+    made = write_candidate(program, follow(replace(prompt, advice=advice), known, rng), language)
+    scaffold = mark(prompt.latest or prompt.task, made, advice, prompt.markers)
     return f"{advice}\n\n{_fenced(scaffold)}"
 
 

@@ -20,15 +20,14 @@ HEADER = re.compile(r"^# playbook: (.+)$", re.MULTILINE)
 class Move:
     """One optimisation. ``gain`` is what it usually gains, in hundredths of log time; ``after``: what it builds upon.
 
-    ``region`` names the part of a written source that it changes. A ``risky`` one may go beyond the tolerance;
-    ``repair`` is the move that makes it right where there is one, otherwise it is taken back. Without an ``essential``
-    one, where it applies, what it builds upon does not pay: they are planned together.
+    A ``risky`` one may go beyond the tolerance; ``repair`` is the move that makes it right where there is one,
+    otherwise it is taken back. Without an ``essential`` one, where it applies, what it builds upon does not pay: they
+    are planned together.
     """
 
     name: str
     gain: int
     advice: str
-    region: str
     applies: Callable[[Program, list[Step]], bool] = lambda program, steps: True
     after: tuple[str, ...] = ("fuse",)
     risky: bool = False
@@ -75,7 +74,6 @@ MOVES: dict[str, Move] = {
             advice="Fuse each chain of elementwise operations and row reductions into one kernel, so that intermediate "
             "results never reach main memory. Rows are shared out between threads or programs and the loops over a row "
             "are vectorised; products and convolutions stay with the vendor library.",
-            region="forward",
             after=(),
         ),
         Move(
@@ -83,7 +81,6 @@ MOVES: dict[str, Move] = {
             gain=80,
             advice="Replace the calls of the mathematics library, which keep the loop scalar, by inline polynomials "
             "with a relative error near 1e-7: reduce the range by powers of two, then evaluate.",
-            region="kernel",
             applies=_any(lambda kernel: kernel.has(*TRANSCENDENTAL)),
             targets=CPU,
             essential=True,
@@ -93,7 +90,6 @@ MOVES: dict[str, Move] = {
             gain=8,
             advice="Clear the vectoriser's way: no errno, no trapping arithmetic and no signed zeros, so that roots, "
             "minima and maxima become vector instructions.",
-            region="flags",
             targets=CPU,
             essential=True,
         ),
@@ -102,7 +98,6 @@ MOVES: dict[str, Move] = {
             gain=30,
             advice="Keep what is dear to compute and needed by a later pass: store it into the output row in the "
             "earlier pass and read it back from the cache instead of computing it again.",
-            region="kernel",
             applies=_any(lambda kernel: any(kernel.cuts)),
             targets=CPU,
         ),
@@ -111,14 +106,12 @@ MOVES: dict[str, Move] = {
             gain=12,
             advice="Write the result over what the library call has just returned: no second tensor is allocated, and "
             "its pages are in the cache already.",
-            region="forward",
             applies=_any(_in_library_result),
         ),
         Move(
             "wide",
             gain=12,
             advice="Prefer 512-bit vectors where the processor has them: twice the elements per instruction.",
-            region="flags",
             targets=CPU,
             essential=True,
         ),
@@ -127,7 +120,6 @@ MOVES: dict[str, Move] = {
             gain=1,
             advice="Block for the cache: take the batch in tiles and let each go through all library calls and kernels "
             "before the next one, so that what a step wrote is still in the cache when the next step reads it.",
-            region="forward",
             applies=lambda program, steps: in_tiles(program) is not None,
             targets=CPU,
         ),
@@ -136,7 +128,6 @@ MOVES: dict[str, Move] = {
             gain=5,
             advice="Prepare the weights of linear layers once, in the order in which the library's products read them, "
             "and again whenever they change.",
-            region="forward",
             applies=lambda program, steps: any(step.value.packed for step in steps),
             targets=CPU,
         ),
@@ -145,7 +136,6 @@ MOVES: dict[str, Move] = {
             gain=25,
             advice="Keep the pictures between convolutions with the channels of a pixel side by side in memory, which "
             "is how the library's convolutions compute: they convert nothing before and after.",
-            region="forward",
             applies=_between_convolutions,
             targets=CPU,
         ),
@@ -154,21 +144,18 @@ MOVES: dict[str, Move] = {
             gain=4,
             advice="Make the memory of intermediate results once and use it in every call. What is returned is new "
             "memory every time, for the caller may keep it.",
-            region="forward",
             applies=_has_intermediates,
         ),
         Move(
             "warps",
             gain=5,
             advice="Give each program eight warps instead of four: more loads in flight per row.",
-            region="forward",
             targets=TRITON,
         ),
         Move(
             "blocks",
             gain=20,
             advice="Let each program handle a block of several short rows, so that its vectors are full.",
-            region="kernel",
             applies=_any(lambda kernel: kernel.columns < 512),
             targets=TRITON,
         ),
@@ -176,7 +163,6 @@ MOVES: dict[str, Move] = {
             "one-pass",
             gain=6,
             advice="Compute mean and variance of a row in one pass, from the sums of the values and of their squares.",
-            region="kernel",
             applies=_any(lambda kernel: kernel.has("var")),
             risky=True,
             repair="shift",
@@ -187,7 +173,6 @@ MOVES: dict[str, Move] = {
             gain=0,
             advice="Take the row's first value away before summing squares, so that the difference of two large "
             "numbers does not lose the variance.",
-            region="kernel",
             applies=_any(lambda kernel: kernel.has("var")),
             after=("fuse", "one-pass"),
             targets=CPU,
@@ -197,7 +182,6 @@ MOVES: dict[str, Move] = {
             gain=1,
             advice="Take the largest value of a row and the sum of exponentials in one pass: go block by block, and "
             "scale the sum so far down whenever a larger value is met.",
-            region="kernel",
             applies=_any(lambda kernel: bool(kernel.online)),
             targets=CPU,
         ),
@@ -206,7 +190,6 @@ MOVES: dict[str, Move] = {
             gain=8,
             advice="Divide once per row instead of once per element: multiply by the reciprocal of what does not "
             "change within the row.",
-            region="kernel",
             applies=_any(lambda kernel: kernel.has("div")),
         ),
         Move(
@@ -214,14 +197,12 @@ MOVES: dict[str, Move] = {
             gain=2,
             advice="Write the numbers of rows and columns into the kernel as constants, so that the compiler knows the "
             "trip counts and drops the tail loops.",
-            region="kernel",
         ),
         Move(
             "unroll",
             gain=6,
             advice="Unroll the loops over a row and split their accumulators, so that several additions are under way "
             "at once.",
-            region="flags",
             after=("fuse", "relax"),
             targets=CPU,
         ),
@@ -230,7 +211,6 @@ MOVES: dict[str, Move] = {
             gain=7,
             advice="Cut the polynomial of the exponential to degree 3: a relative error near 1e-4, which the tolerance "
             "may allow.",
-            region="kernel",
             applies=_any(lambda kernel: kernel.has("exp", "sigmoid", "tanh", "erf")),
             after=("fuse", "polynomial"),
             risky=True,

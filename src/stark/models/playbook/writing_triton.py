@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from stark.models.playbook.kernel import Kernel, Level
 from stark.models.playbook.moves import Moves
-from stark.models.playbook.values import REDUCTIONS, Operand, Value
+from stark.models.playbook.values import REDUCTIONS, Operand, Unknown, Value
 from stark.models.playbook.writing import Language, leaf_names
 
 # Near zero by its series: what is taken from 1 there loses all its digits.
@@ -37,6 +37,9 @@ _EXPRESSIONS = {
 }
 _NEUTRAL = {"sum": "0.0", "max": 'float("-inf")', "min": 'float("inf")'}
 _LONGEST_BLOCK = 1024  # of a row that is not reduced; one that is has to fit into a block
+# A program keeps what it reduces in registers. A multiprocessor has 2**16 of them: twice as many elements leave half to
+# spill, more leave nearly all, and Triton itself refuses a block of more than 2**20.
+_LONGEST_ROW = 2**17
 _TILE = 2048  # elements per program where short rows are taken together
 
 
@@ -60,7 +63,7 @@ def launch(kernel: Kernel, moves: Moves, leaves: list[str], result: str) -> list
     return [
         f"{partial} = torch.empty({len(many)}, {programs}, dtype=torch.float32, device={result}.device)",
         *_call(f"{kernel.name}[({programs}, 1)]", [*leaves, partial, *sizes]),
-        *_call(f"{kernel.name}_finish[(1,)]", [partial, result, str(programs), f"block={_power_of_two(programs)}"]),
+        *_call(f"{kernel.name}_finish[(1,)]", [partial, result, str(programs), f"block={_whole(programs)}"]),
     ]
 
 
@@ -75,9 +78,15 @@ def _power_of_two(size: int) -> int:
     return 1 << max(0, size - 1).bit_length()
 
 
+def _whole(size: int) -> int:
+    """The block of a program that reduces so many elements."""
+    if size > _LONGEST_ROW:
+        raise Unknown(f"how one Triton program reduces {size:,} elements (it does up to {_LONGEST_ROW:,})")
+    return _power_of_two(size)
+
+
 def _block(kernel: Kernel) -> int:
-    whole = _power_of_two(kernel.columns)
-    return whole if kernel.reductions else min(whole, _LONGEST_BLOCK)
+    return _whole(kernel.columns) if kernel.reductions else min(_power_of_two(kernel.columns), _LONGEST_BLOCK)
 
 
 def _rows_per_program(kernel: Kernel, moves: Moves) -> int:

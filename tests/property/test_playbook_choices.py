@@ -1,0 +1,67 @@
+"""Whatever attempts a planner is shown, it plans nothing that failed there."""
+
+from __future__ import annotations
+
+import random
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from stark.models.playbook.choosing import apply_text, choose_plan, follow, named_moves, repair
+from stark.models.playbook.moves import MOVES, Moves, complete, header, moves_of
+from stark.models.playbook.prompt import Prompt, Shown
+from stark.models.playbook.values import Unknown
+
+FUSE = frozenset({"fuse"})
+KNOWN = [move for move in MOVES.values() if "cpu" in move.targets]
+NAMES = [move.name for move in KNOWN]
+FAILED = ("failed (compile error).", "failed (wrong result).", "failed (runtime error).")
+
+move_sets = st.builds(lambda names: complete(FUSE | names), st.frozensets(st.sampled_from(NAMES), max_size=6))
+advice = st.lists(st.sampled_from(NAMES), max_size=3).map(lambda names: "\n".join(map(apply_text, names)))
+results = st.one_of(st.sampled_from(FAILED), st.floats(0.1, 9.0).map("correct, {:.4g} ms.".format))
+attempts = st.builds(lambda moves, *rest: Shown(header(moves), *rest), move_sets, advice, results)
+windows = st.lists(attempts, max_size=6, unique_by=lambda each: each.source).map(tuple)
+calls = st.integers(0, 1000)
+
+
+def blamed(shown: tuple[Shown, ...]) -> Moves:
+    """What is to blame, told the long way round."""
+    found: set[str] = set()
+    right = [moves_of(each.source) for each in shown if not each.failed]
+    for each in shown:
+        if each.failed:
+            found |= {*moves_of(each.source), *named_moves(each.advice)}
+    if not any(each.failed and moves_of(each.source) == FUSE for each in shown):
+        found -= FUSE
+    return frozenset(name for name in found if not any(name in moves for moves in right))
+
+
+def prompt(latest: str, shown: tuple[Shown, ...], asked: str = "") -> Prompt:
+    return Prompt("", "cpu", "float32", latest, shown, asked, None)
+
+
+@given(windows, st.data(), calls)
+def test_no_planned_move_is_one_that_failed_in_the_window(shown, data, seed):
+    latest = data.draw(st.sampled_from(["", *(each.source for each in shown if not each.failed)]))
+    given_to = prompt(latest, shown)
+    try:
+        plan = choose_plan(given_to, KNOWN, random.Random(seed))
+    except Unknown:
+        assert not latest
+        assert "fuse" in blamed(shown)
+        return
+    assert not blamed(shown) & {*named_moves(plan)}
+    made = follow(prompt(latest, (), plan), KNOWN, random.Random(seed))
+    assert made not in [moves_of(each.source) for each in shown if each.failed]
+
+
+@given(windows, attempts.filter(lambda each: each.failed))
+def test_no_repair_is_what_failed_in_the_window(shown, latest):
+    others = tuple(each for each in shown if each.source != latest.source)
+    try:
+        made = repair(prompt(latest.source, (latest, *others), latest.advice), KNOWN)
+    except Unknown:
+        assert any(moves_of(each.source) == FUSE and each.failed for each in (latest, *others))
+        return
+    assert made not in [moves_of(each.source) for each in (latest, *others) if each.failed]
