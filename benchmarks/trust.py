@@ -32,12 +32,13 @@ from adversarial import honest, honest_gpu, kernelbench, zoo  # noqa: E402
 from adversarial.processes import ROOT as IS_ROOT  # noqa: E402
 from adversarial.processes import as_ordinary_user  # noqa: E402
 from adversarial.zoo import Verdict  # noqa: E402
+from stark_worker.blame import judge_patiently  # noqa: E402
 from stark_worker.cache import default_cache  # noqa: E402
 from stark_worker.confinement import confine  # noqa: E402
-from stark_worker.faults import MachineryFault, RefereeDied, RefereeSilent, TaskFault  # noqa: E402
+from stark_worker.faults import MachineryFault, TaskFault  # noqa: E402
 from stark_worker.levels import Confinement  # noqa: E402
 from stark_worker.probes import Probe, probed  # noqa: E402
-from stark_worker.protocol import EvalReport, EvalRequest, Outcome, Target  # noqa: E402
+from stark_worker.protocol import EvalReport, EvalRequest, ProtocolError, Target  # noqa: E402
 from stark_worker.station import Station  # noqa: E402
 
 TRIES = 3
@@ -78,16 +79,10 @@ class Judge:
 
     async def report(self, request: EvalRequest) -> EvalReport | str:
         """The report, or what stopped the evaluator. Faults are tried again and told as the host does it."""
-        for tries_left in range(TRIES - 1, -1, -1):
-            try:
-                return await self._station.judge(request)
-            except RefereeSilent as silence:
-                return EvalReport(Outcome.TIMEOUT, log=str(silence))
-            except (MachineryFault, TaskFault, OSError) as fault:
-                if not tries_left:
-                    died = isinstance(fault, RefereeDied)
-                    return EvalReport(Outcome.CRASH, log=str(fault)) if died else str(fault)
-        raise AssertionError("unreachable")
+        try:
+            return await judge_patiently(self._station.judge, request, TRIES - 1)
+        except (MachineryFault, TaskFault, ProtocolError, OSError) as fault:
+            return str(fault)
 
     async def exploit(self, exploit: zoo.Exploit) -> Results:
         """One attempt, or several of an exploit that is accepted: chance alone must not let it look harmless or not."""

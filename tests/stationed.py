@@ -1,10 +1,12 @@
-"""A station that judges for tests: real processes, kept warm over all tests of a module."""
+"""Stations that judge for tests: real processes, kept warm over all tests of a module, here or behind a folder."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
 import os
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -16,6 +18,7 @@ from stark_worker.protocol import EvalReport, EvalRequest, Target
 from stark_worker.station import Station
 
 GONE_S = 3.0
+SOURCES = Path(__file__).parents[1] / "src"
 
 
 class Stationed:
@@ -81,3 +84,15 @@ def stationed(shared: Path, target: Target = Target.CPU) -> Iterator[Stationed]:
         loop.call_soon_threadsafe(loop.stop)
         thread.join()
         loop.close()
+
+
+@contextmanager
+def serving(folder: Path, program: tuple[str, ...] = ("-m", "stark_worker")) -> Iterator[subprocess.Popen[bytes]]:
+    """A worker that serves a folder, as it is started on another machine."""
+    command = [sys.executable, *program, "serve", str(folder), "--allow-weak-sandbox"]
+    process = subprocess.Popen(command, env={**os.environ, "PYTHONPATH": str(SOURCES)}, start_new_session=True)
+    try:
+        yield process
+    finally:
+        (folder / "stop").touch()
+        process.wait(60)

@@ -26,9 +26,20 @@ class SandboxTooWeak(MachineryFault):
 class RefereeDied(MachineryFault):
     """The process that judged ended without an answer. Happening again and again, it is the candidate's doing."""
 
+    kind: ClassVar[str] = "died"
+
 
 class RefereeSilent(MachineryFault):
     """The process that judged took longer than a candidate is allowed to."""
 
+    kind: ClassVar[str] = "silent"
 
-FAULTS: dict[str, type[Exception]] = {fault.kind: fault for fault in (TaskFault, MachineryFault, SandboxTooWeak)}
+
+FAULTS: dict[str, type[Exception]] = {
+    fault.kind: fault for fault in (TaskFault, MachineryFault, SandboxTooWeak, RefereeDied, RefereeSilent)
+}
+
+
+def fault_of(kind: object, message: object) -> Exception:
+    """What another process named by its kind; a kind nobody here knows is the machinery's."""
+    return FAULTS.get(str(kind), MachineryFault)(str(message))

@@ -4,11 +4,14 @@
     FOLDER/heartbeat             changes while a worker is alive
     FOLDER/requests/ID.json      an EvalRequest, put there whole by the host
     FOLDER/working/ID.json       the same while a worker is on it; locked by that worker
-    FOLDER/answers/ID.json       {"report": ...}, or {"fault": "machinery" | "task" | "sandbox", "message": ...}
+    FOLDER/answers/ID.json       {"report": ...}, or {"fault": a kind of ``faults``, "message": ...}
+    FOLDER/asked/ID.json         locked by the host that waits for the answer
     FOLDER/stop                  tells every worker to end
 
-Either side may be restarted at any time. A request whose worker died is taken up by the next one; an answer waits
-until the host has read it. Several workers may serve one folder. No torch here.
+Either side may be restarted at any time. A request whose worker died is taken up by the next one. Each asking has a
+name of its own, so that hosts which ask the same do not take each other's answer; one whose host died is taken up by
+the next that asks the same. An answer that nobody fetches goes when a worker starts weeks later. Several workers and
+several hosts may use one folder. No torch here.
 """
 
 from __future__ import annotations
@@ -18,6 +21,7 @@ import contextlib
 import fcntl
 import json
 import os
+import secrets
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -30,20 +34,43 @@ from stark_worker.station import Station
 POLL_S = 0.2
 HEARTBEAT_S = 2.0
 LONGEST_MESSAGE = 1_000
-PARTS = ("requests", "working", "answers")
+ASKED, ANSWERS = "asked", "answers"
+WAY = ("requests", "working", ANSWERS)  # of a request, in this order
+PARTS = (*WAY, ASKED)
+KEPT_S = 30 * 86_400.0  # how long an answer waits for its host
 
 
 def write_whole(path: Path, text: str) -> None:
     """Put a file where it can be seen only when it is complete."""
-    draft = path.with_name(f".{path.name}.{os.getpid()}")
+    draft = path.with_name(f".{path.name}.{os.getpid()}-{secrets.token_hex(4)}")  # machines may share a folder
     draft.write_text(text, encoding="utf-8")
     draft.replace(path)
+
+
+def lock(path: Path) -> IO[str] | None:
+    """The file, open and locked until it is closed; None when it is gone or somebody else has it."""
+    with contextlib.ExitStack() as unless_locked, contextlib.suppress(FileNotFoundError, BlockingIOError):
+        file = unless_locked.enter_context(_open(path))
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        if path.exists():  # not done with by another between our look and our lock
+            unless_locked.pop_all()
+            return file
+    return None
+
+
+def _open(path: Path) -> IO[str]:
+    """For writing where we may: on NFS nothing else can be locked."""
+    try:
+        return path.open("r+", encoding="utf-8")
+    except PermissionError:
+        return path.open(encoding="utf-8")
 
 
 async def serve(folder: Path, station: Station) -> None:
     """Work off requests until FOLDER/stop appears or the process is ended, as many at once as the station has room."""
     for part in PARTS:
         (folder / part).mkdir(parents=True, exist_ok=True)
+    _tidy(folder)
     write_whole(folder / "device.json", to_json(await station.device()))
     async with asyncio.TaskGroup() as group:
         beating = group.create_task(_beat(folder))
@@ -58,6 +85,15 @@ async def serve(folder: Path, station: Station) -> None:
         beating.cancel()
 
 
+def _tidy(folder: Path) -> None:
+    """Drop what no host has come back for."""
+    for path in (*(folder / ANSWERS).iterdir(), *(folder / ASKED).iterdir()):
+        with contextlib.suppress(OSError):  # another tidies too, or it is not ours to tidy
+            if time.time() - path.stat().st_mtime > KEPT_S and (file := lock(path)):
+                with file:
+                    path.unlink()
+
+
 async def _beat(folder: Path) -> None:
     while True:
         write_whole(folder / "heartbeat", str(time.time()))
@@ -68,17 +104,11 @@ def _claim(folder: Path) -> IO[str] | None:
     """A request that nobody else works on, open and locked; None when there is none."""
     for path in _waiting(folder):
         claimed = folder / "working" / path.name
-        with contextlib.suppress(FileNotFoundError, BlockingIOError):
+        with contextlib.suppress(FileNotFoundError):  # another was faster
             if path != claimed:
                 path.rename(claimed)
-            file = claimed.open()
-            try:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                if claimed.exists():  # not finished by another between our look and our lock
-                    return file
-            except BlockingIOError:
-                pass
-            file.close()
+        if file := lock(claimed):
+            return file
     return None
 
 
@@ -91,7 +121,7 @@ async def _work(folder: Path, claimed: IO[str], station: Station) -> None:
     with claimed:
         request = Path(claimed.name)
         answer = await _judge(claimed.read(), station)
-        write_whole(folder / "answers" / request.name, json.dumps(answer))
+        write_whole(folder / ANSWERS / request.name, json.dumps(answer))
         request.unlink()
 
 

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from stark_worker.channel import Channel, ChannelClosed
-from stark_worker.faults import FAULTS, MachineryFault, RefereeDied, RefereeSilent
+from stark_worker.faults import MachineryFault, RefereeDied, RefereeSilent, fault_of
 from stark_worker.folders import REPORT_FILE, REQUEST_FILE, read_plainly
 from stark_worker.protocol import SHAPE_S, SHAPES, EvalReport, EvalRequest, from_json, to_json
 from stark_worker.wards import Nursery, Ward
@@ -108,7 +108,7 @@ class Lane:
             for seat in seats:
                 seat.close()
         if said["did"] == "failed":
-            raise FAULTS.get(str(said.get("fault")), MachineryFault)(str(said.get("text")))
+            raise fault_of(said.get("fault"), said.get("text"))
         return from_json(EvalReport, read_plainly(referee.folder / REPORT_FILE))
 
     def _take_seat(self, waits: bool) -> Seat:

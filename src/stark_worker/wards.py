@@ -12,6 +12,7 @@ import os
 import shutil
 import subprocess
 import sys
+import zipfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Self
@@ -31,6 +32,7 @@ INHERITED = (
 # one process as in the next.
 KEEPING_MEMORY = {"MALLOC_TRIM_THRESHOLD_": str(2**40), "MALLOC_MMAP_THRESHOLD_": str(2**25)}
 LAST_BYTES = 2_000
+UNPACKED = "packages"
 GONE_S = 2 * END_S  # how long to wait for the end of what was let go
 FOLDERS = ("HOME", "TMPDIR", "TORCH_EXTENSIONS_DIR", "XDG_CACHE_HOME", "TRITON_CACHE_DIR", "CUDA_CACHE_PATH")
 
@@ -57,11 +59,27 @@ def environment(folder: Path, more: Mapping[str, str]) -> dict[str, str]:
     return {**kept, **own, **KEEPING_MEMORY, "PATH": path, "OMP_NUM_THREADS": str(threads()), **more}
 
 
+def packages(folder: Path) -> str:
+    """Where processes import us from: unpacked if we are one file, because compilers read headers from a folder only.
+
+    What is unpacked goes with the folder, and is for candidates to read, whoever they run as.
+    """
+    if not zipfile.is_zipfile(PACKAGES):
+        return PACKAGES
+    place = folder / UNPACKED
+    if not place.exists():
+        with zipfile.ZipFile(PACKAGES) as packed:
+            packed.extractall(place)
+        for path in (place, *place.rglob("*")):
+            path.chmod(0o755)
+    return str(place)
+
+
 class Nursery:
     """A process that forks others on demand; see ``nursery``. One that was killed is replaced."""
 
     def __init__(self, folder: Path, more: Mapping[str, str]) -> None:
-        self._folder, self._more = folder, more
+        self._folder, self._more, self._packages = folder, more, packages(folder)
         self._spawn()
 
     def _spawn(self) -> None:
@@ -69,7 +87,7 @@ class Nursery:
         numbers = [str(there.fileno()), str(self._folder)]
         with contextlib.closing(there), open(self._folder / OUTPUT_FILE, "ab") as output:
             self._process = subprocess.Popen(
-                [sys.executable, "-I", "-B", "-W", "ignore", "-c", _BOOT, PACKAGES, *numbers],
+                [sys.executable, "-I", "-B", "-W", "ignore", "-c", _BOOT, self._packages, *numbers],
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=output,

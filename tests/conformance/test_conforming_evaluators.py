@@ -1,4 +1,4 @@
-"""The evaluators of the project, each put through the suite for third parties."""
+"""The evaluators that judge, each put through the suite for third parties; a replay only tells what others judged."""
 
 from __future__ import annotations
 
@@ -7,9 +7,23 @@ import pytest
 from conformance.evaluator import EvaluatorConformance
 from stark.evaluation import open_evaluator
 from stark.settings import EvaluationSettings
+from stationed import serving
 
 
 class TestLocal(EvaluatorConformance):
     @pytest.fixture
     def make(self):
         return lambda: open_evaluator(EvaluationSettings(evaluator="local", allow_weak_sandbox=True))
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    place = tmp_path_factory.mktemp("served")
+    with serving(place):
+        yield place
+
+
+class TestFolder(EvaluatorConformance):
+    @pytest.fixture
+    def make(self, folder):
+        return lambda: open_evaluator(EvaluationSettings(evaluator="folder", folder=str(folder), patience_s=60.0))

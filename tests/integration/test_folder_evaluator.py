@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 import time
-from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -16,9 +16,9 @@ import pytest
 from stark.errors import EvaluatorError, TaskError, UsageError
 from stark.evaluation.folder import FolderEvaluator
 from stark.settings import EvaluationSettings
-from stark_worker.protocol import EvalRequest, Outcome
-
-SOURCES = Path(__file__).parents[2] / "src"
+from stark_worker.folder import KEPT_S, PARTS
+from stark_worker.protocol import EvalRequest, Limits, Outcome
+from stationed import SOURCES, below, serving
 
 TASK = """\
 import torch
@@ -40,19 +40,8 @@ RIGHT = TASK.replace("class Model(", "class ModelNew(")
 WRONG = RIGHT.replace("+ 1", "+ 1.5")
 
 
-@contextmanager
-def worker(folder: Path):
-    command = [sys.executable, "-m", "stark_worker", "serve", str(folder), "--allow-weak-sandbox"]
-    process = subprocess.Popen(command, env={**os.environ, "PYTHONPATH": str(SOURCES)}, start_new_session=True)
-    try:
-        yield process
-    finally:
-        (folder / "stop").touch()
-        process.wait(60)
-
-
-def evaluator(folder: Path, patience_s: float = 60.0) -> FolderEvaluator:
-    return FolderEvaluator(EvaluationSettings(folder=str(folder), patience_s=patience_s))
+def evaluator(folder: Path, patience_s: float = 60.0, **settings) -> FolderEvaluator:
+    return FolderEvaluator(EvaluationSettings(folder=str(folder), patience_s=patience_s, **settings))
 
 
 def evaluate(folder: Path, *sources: str, task: str = TASK):
@@ -63,6 +52,10 @@ def evaluate(folder: Path, *sources: str, task: str = TASK):
     return asyncio.run(all_at_once())
 
 
+def left_in(folder: Path) -> list[Path]:
+    return [path for part in PARTS for path in (folder / part).iterdir()]
+
+
 def wait_for(condition, seconds: float = 30.0) -> None:
     deadline = time.monotonic() + seconds
     while not condition():
@@ -71,13 +64,13 @@ def wait_for(condition, seconds: float = 30.0) -> None:
 
 
 def test_requests_are_answered_and_nothing_is_left(tmp_path):
-    with worker(tmp_path):
+    with serving(tmp_path):
         right, wrong = evaluate(tmp_path, RIGHT, WRONG)
         assert (right.outcome, wrong.outcome) == (Outcome.OK, Outcome.WRONG_RESULT)
         assert asyncio.run(evaluator(tmp_path).device()).kind == "cpu"
         with pytest.raises(TaskError, match="get_inputs"):
             evaluate(tmp_path, RIGHT, task=TASK.replace("torch.randn(64, 64)", "undefined"))
-    assert not any(path for part in ("requests", "working", "answers") for path in (tmp_path / part).iterdir())
+    assert left_in(tmp_path) == []
 
 
 def test_either_side_may_die_and_come_back(tmp_path):
@@ -87,15 +80,92 @@ def test_either_side_may_die_and_come_back(tmp_path):
     wait_for(lambda: list((tmp_path / "requests").glob("*.json")) if (tmp_path / "requests").exists() else [])
     host.kill()
     host.wait()
-    with worker(tmp_path) as first:
+    with serving(tmp_path) as first:
         wait_for(lambda: list((tmp_path / "working").glob("*.json")))
         os.killpg(first.pid, signal.SIGKILL)
         first.wait()
     assert list((tmp_path / "working").glob("*.json"))
     (tmp_path / "stop").unlink()
-    with worker(tmp_path):
+    with serving(tmp_path):
         (report,) = evaluate(tmp_path, RIGHT)
     assert report.outcome is Outcome.OK
+    assert left_in(tmp_path) == []  # what the first host asked was taken up, not asked again
+
+
+async def ask_as_two_hosts(folder: Path):
+    async def ask():
+        async with evaluator(folder) as judge:
+            return await judge.evaluate(EvalRequest(TASK, RIGHT))
+
+    async with asyncio.timeout(120):
+        return await asyncio.gather(ask(), ask())
+
+
+def test_hosts_that_ask_the_same_at_once_both_get_an_answer(tmp_path):
+    with serving(tmp_path):
+        reports = asyncio.run(ask_as_two_hosts(tmp_path))
+    assert [report.outcome for report in reports] == [Outcome.OK, Outcome.OK]
+    assert left_in(tmp_path) == []
+
+
+def test_what_nobody_fetched_for_long_goes_when_a_worker_starts(tmp_path):
+    for part in ("answers", "asked"):
+        (tmp_path / part).mkdir()
+        for name, age_s in (("old.json", KEPT_S + 60), ("new.json", KEPT_S - 60)):
+            (tmp_path / part / name).write_text("{}")
+            os.utime(tmp_path / part / name, (time.time() - age_s,) * 2)
+    with serving(tmp_path):
+        wait_for((tmp_path / "heartbeat").exists)
+    assert [path.name for path in left_in(tmp_path)] == ["new.json", "new.json"]
+
+
+SLEEPING = RIGHT + "\nimport subprocess\nsubprocess.run(['sleep', '6420.25'])\n"
+
+
+async def kill_referees(worker: int) -> None:
+    """Whenever a candidate of this worker sleeps."""
+    known: set[int] = set()
+    while True:
+        await asyncio.sleep(0.1)
+        running = below(worker)
+        new = {process for process, name in running.items() if name == "sleep"} - known
+        known |= new
+        for process in (process for process, name in running.items() if new and name == "stark-referee"):
+            os.kill(process, signal.SIGKILL)
+
+
+def test_a_candidate_that_ends_the_referee_every_time_has_crashed(tmp_path):
+    async def ask(worker: int):
+        killing = asyncio.create_task(kill_referees(worker))
+        async with evaluator(tmp_path, retries=1) as judge:
+            report = await judge.evaluate(EvalRequest(TASK, SLEEPING))
+        killing.cancel()
+        return report
+
+    with serving(tmp_path) as worker:
+        report = asyncio.run(ask(worker.pid))
+    assert report.outcome is Outcome.CRASH
+    assert "died every time" in report.log
+
+
+IMPATIENT = "import sys; from stark_worker import __main__, lane; lane.SLACK_S = -19.0; __main__.main(sys.argv[1:])"
+
+
+def test_a_referee_that_never_answers_is_the_candidates_doing_but_not_the_references(tmp_path):
+    slow = EvalRequest(TASK, SLEEPING, limits=Limits(build_s=10.0, run_s=10.0))
+    reference = replace(slow, task_source=TASK + "\nimport time\ntime.sleep(60)\n", entry="Model")
+
+    async def ask():
+        async with evaluator(tmp_path) as judge:
+            report = await judge.evaluate(slow)
+            with pytest.raises(EvaluatorError, match="reference is very slow"):
+                await judge.evaluate(reference)
+            return report
+
+    with serving(tmp_path, ("-c", IMPATIENT)):
+        report = asyncio.run(ask())
+    assert report.outcome is Outcome.TIMEOUT
+    assert "No answer within 1 s" in report.log
 
 
 HOST = """

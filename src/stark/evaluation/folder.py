@@ -3,8 +3,9 @@
     host      stark optimize task.py --evaluator folder --set evaluation.folder=/shared/stark --target cuda
     worker    python -m stark_worker serve /shared/stark
 
-Needs nothing but the folder, and survives a restart of either side: a request is named by its content, so a host that
-comes back finds the answer that came meanwhile.
+Needs nothing but the folder, and survives a restart of either side: a host that comes back and asks the same again
+takes up what it asked before, and finds the answer that came meanwhile. Hosts that ask the same at once each get an
+answer of their own.
 """
 
 from __future__ import annotations
@@ -12,18 +13,22 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import json
+import secrets
 import time
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import IO, Self, TypeVar
 
-from stark.errors import EvaluatorError, TaskError, UsageError
+from stark.errors import EvaluatorError, UsageError
+from stark.evaluation.telling import Teller
 from stark.settings import EvaluationSettings
-from stark_worker.faults import SandboxTooWeak, TaskFault
-from stark_worker.folder import PARTS, write_whole
+from stark_worker.faults import fault_of
+from stark_worker.folder import ANSWERS, ASKED, PARTS, WAY, lock, write_whole
 from stark_worker.protocol import DeviceFacts, EvalReport, EvalRequest, ProtocolError, from_json, to_json
 
 POLL_S = 0.1
+
+Record = TypeVar("Record")
 
 
 class FolderEvaluator:
@@ -37,6 +42,11 @@ class FolderEvaluator:
         self._folder = Path(settings.folder)
         self._patience_s = settings.patience_s
         self._retries = settings.retries
+        self._there = Teller(
+            f"The worker behind {self._folder}",
+            "python -m stark_worker doctor",
+            f"python -m stark_worker serve {self._folder} --allow-weak-sandbox",
+        )
 
     async def __aenter__(self) -> Self:
         try:
@@ -55,38 +65,38 @@ class FolderEvaluator:
 
     async def device(self) -> DeviceFacts:
         """What the worker said it is."""
-        return from_json(DeviceFacts, await self._wait_for(self._folder / "device.json"))
+        return _read(DeviceFacts, await self._wait_for(self._folder / "device.json"))
 
     async def evaluate(self, request: EvalRequest) -> EvalReport:
-        """One report, however long a living worker takes."""
-        text = to_json(request)
-        name = f"{hashlib.sha256(text.encode()).hexdigest()[:32]}.json"
-        message = ""
-        for _ in range(self._retries + 1):
-            answer = self._folder / "answers" / name
-            if not answer.exists() and not (self._folder / "working" / name).exists():
-                write_whole(self._folder / "requests" / name, text)
-            content = json.loads(await self._wait_for(answer))
-            answer.unlink(missing_ok=True)
-            if "report" in content:
-                return self._report(content["report"])
-            message = str(content.get("message"))
-            if content.get("fault") == TaskFault.kind:
-                raise TaskError(f"The task does not work by itself. {message}", "Fix the task file.")
-            if content.get("fault") == SandboxTooWeak.kind:
-                break
-        raise EvaluatorError(
-            f"The worker behind {self._folder} could not evaluate, which is no fault of the candidate: {message}",
-            "Put that right there and resume the run.",
-        )
+        """One report, however long a living worker takes. Faults of the machinery are retried, then raised."""
+        return await self._there.report(self._ask, request, self._retries)
 
-    def _report(self, content: object) -> EvalReport:
-        try:
-            return from_json(EvalReport, json.dumps(content))
-        except ProtocolError as error:
-            raise EvaluatorError(
-                f"The worker's report cannot be read: {error}.", "Run the same version on both sides."
-            ) from error
+    async def _ask(self, request: EvalRequest) -> EvalReport:
+        text = to_json(request)
+        with self._asking(text) as asked:  # it and what belongs to it stay if we are stopped, for whoever comes back
+            name = Path(asked.name).name
+            if not any((self._folder / part / name).exists() for part in WAY):
+                write_whole(self._folder / "requests" / name, text)
+            answer = self._folder / ANSWERS / name
+            said = await self._wait_for(answer)
+            answer.unlink(missing_ok=True)
+            Path(asked.name).unlink(missing_ok=True)
+        content = _content(said)
+        if "report" not in content:
+            raise fault_of(content.get("fault"), content.get("message"))
+        return _read(EvalReport, json.dumps(content["report"]))
+
+    def _asking(self, text: str) -> IO[str]:
+        """The right to wait for the answer: to one who asked the same and is gone, or to nobody else's question."""
+        folder, key = self._folder / ASKED, hashlib.sha256(text.encode()).hexdigest()[:32]
+        for left in sorted(folder.glob(f"{key}-*.json")):
+            if file := lock(left):
+                return file
+        while True:
+            new = folder / f"{key}-{secrets.token_hex(8)}.json"
+            new.touch(exist_ok=False)
+            if file := lock(new):  # unless another took it for one that was left
+                return file
 
     async def _wait_for(self, path: Path) -> str:
         """The content of a file once it is there. Gives up when no worker has shown a sign of life for long."""
@@ -107,3 +117,22 @@ class FolderEvaluator:
             return (self._folder / "heartbeat").read_text(encoding="utf-8")
         except FileNotFoundError:
             return ""
+
+
+def _content(said: str) -> dict[str, object]:
+    try:
+        content = json.loads(said)
+    except ValueError as error:
+        raise _unreadable(error) from error
+    return content if isinstance(content, dict) else {}
+
+
+def _read(kind: type[Record], text: str) -> Record:
+    try:
+        return from_json(kind, text)
+    except ProtocolError as error:
+        raise _unreadable(error) from error
+
+
+def _unreadable(error: Exception) -> EvaluatorError:
+    return EvaluatorError(f"What the worker says cannot be read: {error}.", "Run the same version on both sides.")

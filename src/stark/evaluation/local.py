@@ -13,12 +13,15 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from stark.errors import EvaluatorError, TaskError
+from stark.errors import EvaluatorError
+from stark.evaluation.telling import Teller
 from stark.settings import EvaluationSettings
 from stark_worker.cache import default_cache
-from stark_worker.faults import MachineryFault, RefereeDied, RefereeSilent, SandboxTooWeak, TaskFault
-from stark_worker.protocol import DeviceFacts, EvalReport, EvalRequest, Outcome, ProtocolError, Target
+from stark_worker.faults import MachineryFault
+from stark_worker.protocol import DeviceFacts, EvalReport, EvalRequest, Target
 from stark_worker.station import Station
+
+HERE = Teller("This machine", "stark doctor", "--allow-weak-sandbox")
 
 
 class LocalEvaluator:
@@ -45,50 +48,11 @@ class LocalEvaluator:
         try:
             return await self._station.device()
         except MachineryFault as fault:
-            raise _no_fault_of_the_candidate(fault) from fault
+            raise HERE.no_fault_of_the_candidate(fault) from fault
 
     async def evaluate(self, request: EvalRequest) -> EvalReport:
         """One report. Faults of the machinery are retried, then raised."""
-        for tries_left in range(self._settings.retries, -1, -1):
-            try:
-                return await self._station.judge(request)
-            except TaskFault as fault:
-                raise TaskError(
-                    f"The task does not work by itself. {fault}", "Fix the task file; no kernel was judged."
-                ) from fault
-            except SandboxTooWeak as fault:
-                raise EvaluatorError(
-                    f"{fault} No candidate was loaded.",
-                    "`stark doctor` tries every control. --allow-weak-sandbox accepts the level weak, but never none.",
-                ) from fault
-            except RefereeSilent as silence:
-                return _too_slow(request, silence)
-            except (MachineryFault, ProtocolError, OSError) as fault:
-                if not tries_left:
-                    return _given_up(request, fault)
-        raise AssertionError("unreachable")
-
-
-def _too_slow(request: EvalRequest, silence: RefereeSilent) -> EvalReport:
-    if request.entry != "Model":  # the reference was measured in time, so it is this candidate
-        return EvalReport(Outcome.TIMEOUT, log=str(silence))
-    raise EvaluatorError(
-        str(silence),
-        "Most likely the task's reference is very slow here; make the task smaller or raise evaluation.run_s.",
-    ) from silence
-
-
-def _given_up(request: EvalRequest, fault: Exception) -> EvalReport:
-    if isinstance(fault, RefereeDied) and request.entry != "Model":  # again and again, and only with this candidate
-        return EvalReport(Outcome.CRASH, log=f"The process that judged the candidate died every time. {fault}")
-    raise _no_fault_of_the_candidate(fault) from fault
-
-
-def _no_fault_of_the_candidate(fault: Exception) -> EvaluatorError:
-    return EvaluatorError(
-        f"This machine could not evaluate, which is no fault of the candidate: {fault}",
-        "Put that right and resume the run.",
-    )
+        return await HERE.report(self._station.judge, request, self._settings.retries)
 
 
 def check_machine(target: Target) -> None:

@@ -1,0 +1,36 @@
+"""Whose doing it is when judging itself fails; every evaluator asks here, so that all say the same. No torch.
+
+What hangs or ends the process that judges is the candidate's doing where the task's own model did neither.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+
+from stark_worker.faults import MachineryFault, RefereeDied, RefereeSilent, SandboxTooWeak
+from stark_worker.protocol import EvalReport, EvalRequest, Outcome, ProtocolError
+
+RETRIES = 2
+
+
+async def judge_patiently(
+    judge: Callable[[EvalRequest], Awaitable[EvalReport]], request: EvalRequest, retries: int = RETRIES
+) -> EvalReport:
+    """One report. Faults of the machinery are tried again; those that stay and are nobody else's are raised."""
+    by_candidate = request.entry != "Model"
+    for tries_left in range(retries, -1, -1):
+        try:
+            return await judge(request)
+        except SandboxTooWeak:
+            raise
+        except RefereeSilent as silence:
+            if by_candidate:  # the reference was measured in time
+                return EvalReport(Outcome.TIMEOUT, log=str(silence))
+            raise
+        except (MachineryFault, ProtocolError, OSError) as fault:
+            if tries_left:
+                continue
+            if by_candidate and isinstance(fault, RefereeDied):  # again and again, and only with this candidate
+                return EvalReport(Outcome.CRASH, log=f"The process that judged the candidate died every time. {fault}")
+            raise
+    raise AssertionError("unreachable")
