@@ -83,14 +83,13 @@ def lock_in(
 ) -> Confinement:
     """Confine this process to its folder before anything of a stranger's is loaded; says what was achieved.
 
-    Where that is too weak nothing is loaded. CUDA reserves addresses for all memory there is, so that a limit of these
-    would stop it from starting.
+    Where that is too weak nothing is loaded.
     """
     done = confine(
         Path.cwd(),
         readable=readable,
         writable=writable,
-        memory_bytes=None if gpu else MEMORY_BYTES,
+        memory_bytes=MEMORY_BYTES,
         processes=PROCESSES,
         gpu=gpu,
         prepare=prepare,

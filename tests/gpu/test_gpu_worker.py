@@ -180,6 +180,11 @@ FAULTS = {
     "exits": ("os._exit(0)", Outcome.CRASH, "exit code 0"),
     "endless in Python": ("while True: pass", Outcome.TIMEOUT, "in time"),
     "device memory": ("return torch.empty(2**40, device='cuda')", Outcome.OUT_OF_MEMORY, "memory"),
+    "host memory": (
+        "self.hold = [torch.empty(10 * 2**28) for _ in range(2)]; return self.right(x)",
+        Outcome.OUT_OF_MEMORY,
+        "memory",
+    ),
     "result on the host": ("return self.right(x).cpu()", Outcome.WRONG_RESULT, "float32[16, 64] on cpu"),
 }
 TEXTS = {
