@@ -111,7 +111,7 @@ class Server:
         self.places = [arena.views(spots) for spots in job.outputs]
         self._used: list[Path] = []  # where the extensions lie that it loaded
         torch.set_num_threads(job.threads)
-        cuda.pin_precision()
+        cuda.pin_precision(job.tf32)
         self._pinned = cuda.precision_settings()
 
     def hand_over_only(self) -> Callable[..., Any]:
@@ -199,7 +199,7 @@ class Server:
         """Undo what the candidate did to the numeric settings of this process, and name it."""
         settings = cuda.precision_settings()
         if changed := [name for name, value in settings.items() if value != self._pinned[name]]:
-            cuda.pin_precision()
+            cuda.pin_precision(self.job.tf32)
         return changed
 
     def load(self) -> tuple[Any, str]:

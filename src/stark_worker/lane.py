@@ -192,6 +192,6 @@ def _bench(request: EvalRequest) -> str:
     """Requests that one referee can judge one after another."""
     parts = (
         *(request.task_source, request.precision, request.score, request.kernelbench_version),
-        *(request.atol, request.rtol, request.target),
+        *(request.atol, request.rtol, request.target, request.tf32),
     )
     return hashlib.sha256(repr(parts).encode()).hexdigest()

@@ -106,7 +106,7 @@ def set_up(request: EvalRequest) -> Reference:
     if lack := cuda.missing(request.target):
         raise MachineryFault(lack)
     torch.set_num_threads(threads())
-    cuda.pin_precision()
+    cuda.pin_precision(request.with_tf32)
     device = "cpu" if request.target is Target.CPU else "cuda"
     if device == "cuda":
         cuda.start()  # generators of a device that is not in use cannot be seeded

@@ -46,9 +46,9 @@ class Trial:
     """One candidate before the referee."""
 
     def __init__(self, request: EvalRequest, candidate: Candidate, reference: Reference, cache: str) -> None:
-        self.checks: dict[str, str] = {}
         self.seeds = {"weights": reference.construct_seed}
         self.on_host, self.loaded = reference.device.type == "cpu", False
+        self.checks: dict[str, str] = {} if self.on_host else {"arithmetic": request.arithmetic}
         self.as_kernelbench = request.score is Score.KERNELBENCH
         self.burst = 1  # how many calls make a sample at most
         self._gated = not self.on_host  # calls are launched before their inputs are there

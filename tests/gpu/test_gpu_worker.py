@@ -419,6 +419,17 @@ def test_half_precision_and_dropout(judge):
     assert report.outcome is Outcome.OK, report.log
 
 
+@pytest.mark.parametrize("tf32", [False, True])
+def test_tf32_is_used_where_it_is_allowed_and_the_report_says_so(judge, tf32):
+    task = SMALL.replace("torch.relu(x * 2.0 + self.bias)", "x @ self.bias.expand(64, 64)").replace("16,", "512,")
+    request = EvalRequest(task, task, entry="Model", target=Target.CUDA, limits=LIMITS, tf32=tf32)
+    report = judge.ask(request)
+    assert report.outcome is Outcome.OK, report.log
+    assert report.checks["arithmetic"] == f"fp32, torch {'with' if tf32 else 'without'} TF32"
+    assert "precision" not in report.checks
+    sys.stderr.write(f"\n{report.labels}\n")
+
+
 @pytest.mark.parametrize("language", LANGUAGES)
 def test_the_examples_that_models_are_shown_work(judge, language):
     task, kernel = ((TEMPLATES / name).read_text() for name in ("example-model.py", f"example-{language}-new.py"))
