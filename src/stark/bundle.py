@@ -54,26 +54,28 @@ class Claim:
     rtol: float | None
     device: DeviceFacts
     versions: dict[str, str]
+    tf32: bool = False
 
     @classmethod
     def of(cls, task_name: str, made_at: str, origin: Origin, final: Final, rules: EvaluationSettings) -> Claim:
         isolation = final.report.checks.get("isolation", "unknown")
         said = (rules.target, rules.precision, final.score, rules.kernelbench_version, rules.atol, rules.rtol)
-        return cls(task_name, made_at, isolation, *said, *origin)
+        return cls(task_name, made_at, isolation, *said, *origin, rules.tf32)
 
     def rules(self) -> dict[str, Any]:
         """The settings to judge by, to judge as it was judged."""
-        names = ("target", "precision", "score", "kernelbench_version", "atol", "rtol")
+        names = ("target", "precision", "score", "kernelbench_version", "atol", "rtol", "tf32")
         return {name: getattr(self, name) for name in names}
 
     def facts(self) -> list[tuple[str, str]]:
         """What there is to say of it, by name."""
         tolerances = [f"{name} {getattr(self, name):g}" for name in ("atol", "rtol") if getattr(self, name) is not None]
+        tf32 = ["TF32"] if self.tf32 else []
         return [
             ("task", self.task_name),
             ("made", self.made_at),
             ("device", self.device.name),
-            ("rules", ", ".join([self.target, self.precision, self.score, *tolerances])),
+            ("rules", ", ".join([self.target, self.precision, *tf32, self.score, *tolerances])),
             ("isolation", self.isolation),
         ]
 

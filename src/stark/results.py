@@ -121,4 +121,5 @@ def _method(record: RunRecord) -> str:
 def _score(record: RunRecord) -> str:
     evaluation = record.settings["evaluation"]
     version = evaluation["kernelbench_version"]
-    return f"kernelbench {version}" if evaluation["score"] == "kernelbench" else str(evaluation["score"])
+    score = f"kernelbench {version}" if evaluation["score"] == "kernelbench" else str(evaluation["score"])
+    return f"{score} TF32" if evaluation.get("tf32") else score

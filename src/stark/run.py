@@ -349,6 +349,7 @@ def eval_request(task: Task, source: str, settings: EvaluationSettings, entry: s
         kernelbench_version=settings.kernelbench_version,
         atol=settings.atol,
         rtol=settings.rtol,
+        tf32=settings.tf32,
         limits=Limits(settings.build_s, settings.run_s),
     )
 

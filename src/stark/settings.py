@@ -159,6 +159,9 @@ class EvaluationSettings(Group):
     """Language of the kernels: `cuda`, `triton`, or C++ for the `cpu`."""
     precision: Precision = Precision.FP32
     """Floating-point type of inputs and weights."""
+    tf32: bool = False
+    """Whether torch may use TF32 in matrix products and convolutions of fp32, on a GPU: in the reference, in baselines
+    and in candidates. The rules for tolerances stay the same."""
     score: Score = Score.VERIFIED
     """Which rules decide: `verified`, or `kernelbench` for its protocol."""
     kernelbench_version: KernelBenchVersion = KernelBenchVersion.HEAD

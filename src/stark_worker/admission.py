@@ -6,52 +6,74 @@ is admitted by this test and not by a list, for what is degenerate depends on th
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 import torch
 
-from stark_worker.compare import as_real, mismatch
+from stark_worker.compare import as_real, mismatch, pieces
 from stark_worker.reference import Case, Reference
 
 Answer = Callable[[Case], list[torch.Tensor] | None]
 
 
 def admit(reference: Reference) -> list[str]:
-    """Why the task is degenerate, one sentence for each reason; none when it is admitted."""
-    cases = list(reference.cases())
-    reasons = [sentence for sentence, answer in _idle_answers(reference) if _accepted(reference, cases, answer)]
-    if not _accepted(reference, cases[:1], lambda case: reference.run(reference.model, case.inputs, case.seed)):
+    """Why the task is degenerate, one sentence for each reason; none when it is admitted.
+
+    Of the cases one at a time is in memory, which a single one may nearly fill.
+    """
+    standing, repeats = _idle_answers(reference), None
+    for case in reference.cases():
+        if repeats is None:
+            repeats = _passes(reference, case, reference.run(reference.model, case.inputs, case.seed))
+        standing = [(why, answer) for why, answer in standing if _passes(reference, case, answer(case))]
+        del case  # before the next one is drawn
+        if not standing:
+            break
+    reasons = [why for why, _ in standing]
+    if not repeats:
         reasons.append("The reference's own answer, computed again for the same inputs, is refused.")
     return reasons
 
 
 def _idle_answers(reference: Reference) -> list[tuple[str, Answer]]:
-    other = reference.draw("another input")
-    assert other is not None  # only a change of the inputs can lead to none
+    other = _answer_for_another_input(reference)
     answers: list[tuple[str, Answer]] = [
-        ("Zeros are accepted as the answer.", lambda case: [torch.zeros_like(output) for output in case.expected]),
-        ("The mean of the output is accepted in place of every value.", _mean),
         (
-            "The answer for another input is accepted, so the output hardly depends on the input.",
-            lambda _: other.expected,
+            "Zeros are accepted as the answer.",
+            lambda case: [_constant(0, *pair) for pair in zip(case.expected, reference.outputs, strict=True)],
         ),
+        ("The mean of the output is accepted in place of every value.", lambda case: _mean(case, reference)),
+        ("The answer for another input is accepted, so the output hardly depends on the input.", lambda _: other),
     ]
     for number in range(len(reference.first.inputs)):
         answers.append((f"Input {number} itself is accepted as the answer.", _passed_through(number)))
     return answers
 
 
-def _mean(case: Case) -> list[torch.Tensor] | None:
-    single = all(output.numel() == 1 for output in case.expected)  # its own mean, by nature
-    return None if single else [_filled_with_mean(output) for output in case.expected]
+def _answer_for_another_input(reference: Reference) -> list[torch.Tensor]:
+    """No wider than a candidate's, and without the input."""
+    other = reference.draw("another input")
+    assert other is not None  # only a change of the inputs can lead to none
+    return [mine.to(kind.dtype) for mine, kind in zip(other.expected, reference.outputs, strict=True)]
 
 
-def _filled_with_mean(output: torch.Tensor) -> torch.Tensor:
+def _mean(case: Case, reference: Reference) -> list[torch.Tensor] | None:
+    if all(output.numel() == 1 for output in case.expected):  # its own mean, by nature
+        return None
+    pairs = zip(case.expected, reference.outputs, strict=True)
+    return [_constant(_mean_of(output), output, kind) for output, kind in pairs]
+
+
+def _mean_of(output: torch.Tensor) -> complex:
     wide = torch.complex128 if output.is_complex() else torch.float64
-    mean = output.mean(dtype=wide) if output.numel() else torch.zeros((), dtype=wide)
-    return torch.full_like(
-        output, mean.item() if output.is_complex() or output.is_floating_point() else round(float(mean))
-    )
+    total = sum((piece.sum(dtype=wide).item() for _, piece in pieces(output)), 0.0)  # as a whole it would be widened
+    mean = total / max(output.numel(), 1)
+    return mean if output.is_complex() or output.is_floating_point() else round(float(mean))
+
+
+def _constant(value: complex, output: torch.Tensor, kind: torch.Tensor) -> torch.Tensor:
+    """One value in place of every other, which takes no memory."""
+    return torch.full((), value, dtype=kind.dtype, device=output.device).expand(output.shape)
 
 
 def _passed_through(number: int) -> Answer:
@@ -63,10 +85,6 @@ def _passed_through(number: int) -> Answer:
         return [given] * len(case.expected) if fits else None
 
     return answer
-
-
-def _accepted(reference: Reference, cases: Sequence[Case], answer: Answer) -> bool:
-    return all(_passes(reference, case, answer(case)) for case in cases)
 
 
 def _passes(reference: Reference, case: Case, outputs: list[torch.Tensor] | None) -> bool:

@@ -83,14 +83,13 @@ def lock_in(
 ) -> Confinement:
     """Confine this process to its folder before anything of a stranger's is loaded; says what was achieved.
 
-    Where that is too weak nothing is loaded. CUDA reserves addresses for all memory there is, so that a limit of these
-    would stop it from starting.
+    Where that is too weak nothing is loaded.
     """
     done = confine(
         Path.cwd(),
         readable=readable,
         writable=writable,
-        memory_bytes=None if gpu else MEMORY_BYTES,
+        memory_bytes=MEMORY_BYTES,
         processes=PROCESSES,
         gpu=gpu,
         prepare=prepare,
@@ -112,7 +111,7 @@ class Server:
         self.places = [arena.views(spots) for spots in job.outputs]
         self._used: list[Path] = []  # where the extensions lie that it loaded
         torch.set_num_threads(job.threads)
-        cuda.pin_precision()
+        cuda.pin_precision(job.tf32)
         self._pinned = cuda.precision_settings()
 
     def hand_over_only(self) -> Callable[..., Any]:
@@ -200,7 +199,7 @@ class Server:
         """Undo what the candidate did to the numeric settings of this process, and name it."""
         settings = cuda.precision_settings()
         if changed := [name for name, value in settings.items() if value != self._pinned[name]]:
-            cuda.pin_precision()
+            cuda.pin_precision(self.job.tf32)
         return changed
 
     def load(self) -> tuple[Any, str]:

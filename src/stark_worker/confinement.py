@@ -54,10 +54,10 @@ def confine(
 ) -> Confinement:
     """Lock this process in; ``folder`` becomes its working folder and, as root, its new user's.
 
-    ``readable`` is added to the system and this Python. ``memory_bytes`` counts for each process, ``processes`` for all
-    it starts, threads included. ``prepare`` is called when files and network are out of reach already while the user is
-    still the caller's: CUDA has to open the memory of another process then, and its threads inherit what is in force.
-    Without ``own_user`` the user stays, and gives up what root can do.
+    ``readable`` is added to the system and this Python. ``memory_bytes`` counts for each process, on a GPU from after
+    ``prepare`` on, ``processes`` for all it starts, threads included. ``prepare`` is called when files and network are
+    out of reach already while the user is still the caller's: CUDA has to open the memory of another process then, and
+    its threads inherit what is in force. Without ``own_user`` the user stays, and gives up what root can do.
     """
     writable = [path.absolute() for path in (folder, *writable)]
     readable = [path.absolute() for path in (*_python(), *readable) if path.exists()]
@@ -72,7 +72,7 @@ def confine(
     prepare()
     if gpu:  # that can have taken long, and others can still be seen
         started = _started_by(user)
-    layers.attempt(Control.LIMITS, lambda: _limit(memory_bytes, processes + started))
+    layers.attempt(Control.LIMITS, lambda: _limit(memory_bytes, processes + started, gpu))
     _become(layers, user)
     layers.attempt(Control.CALLS, seccomp.restrict)
     if not own_user:
@@ -150,7 +150,7 @@ def _rules(layers: _Layers, readable: Sequence[Path], writable: Sequence[Path], 
     return rules
 
 
-def _limit(memory_bytes: int | None, processes: int) -> None:
+def _limit(memory_bytes: int | None, processes: int, gpu: bool) -> None:
     limits = {
         resource.RLIMIT_CORE: 0,
         resource.RLIMIT_FSIZE: FILE_BYTES,
@@ -158,14 +158,29 @@ def _limit(memory_bytes: int | None, processes: int) -> None:
         resource.RLIMIT_NPROC: processes,
     }
     if memory_bytes is not None:
-        mapped = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
-        limits[resource.RLIMIT_DATA] = memory_bytes
-        # Memory that is shared is no data. Libraries map far more than they use, so this one is generous.
-        limits[resource.RLIMIT_AS] = mapped + 2 * memory_bytes
+        limits |= _limits_of_memory(memory_bytes, gpu)
     for which, wanted in limits.items():
         hard = resource.getrlimit(which)[1]
         value = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
         resource.setrlimit(which, (value, value))
+
+
+def _limits_of_memory(memory_bytes: int, gpu: bool) -> dict[int, int]:
+    """Memory that a process can write to and shares with nobody is data. What is shared is none.
+
+    CUDA reserves addresses for all memory there is, which it may do at any time, so that a limit of addresses is none
+    for a GPU. What it reserves cannot be written to, and what it maps is shared with the device: neither is data.
+    """
+    if gpu:
+        return {resource.RLIMIT_DATA: _status_bytes("VmData") + memory_bytes}
+    # Libraries map far more than they use, so this one is generous.
+    return {resource.RLIMIT_DATA: memory_bytes, resource.RLIMIT_AS: _status_bytes("VmSize") + 2 * memory_bytes}
+
+
+def _status_bytes(name: str) -> int:
+    """What the system counts of this process's memory by that name."""
+    facts = dict(line.split(":", 1) for line in Path("/proc/self/status").read_text().splitlines())
+    return int(facts[name].split()[0]) * 1024
 
 
 def _started_by(user: int | None) -> int:

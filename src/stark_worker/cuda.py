@@ -59,13 +59,13 @@ def nvcc() -> str | None:
     return next(iter(found), None) or shutil.which("nvcc") or (str(usual) if usual.exists() else None)
 
 
-def pin_precision() -> None:
-    """Plain fp32 arithmetic, whatever the defaults of this version of torch are."""
+def pin_precision(tf32: bool = False) -> None:
+    """Plain fp32 arithmetic, or TF32 in matrix products and convolutions, whatever the defaults of torch are."""
     if hasattr(torch.backends, "fp32_precision"):
         torch.backends.fp32_precision = "none"  # the newer switch above all; the older ones below then decide
-    torch.set_float32_matmul_precision("highest")
-    torch.backends.cuda.matmul.allow_tf32 = False
-    torch.backends.cudnn.allow_tf32 = False
+    torch.set_float32_matmul_precision("high" if tf32 else "highest")
+    torch.backends.cuda.matmul.allow_tf32 = tf32
+    torch.backends.cudnn.allow_tf32 = tf32
 
 
 def precision_settings() -> dict[str, object]:

@@ -22,6 +22,7 @@ def write_job(request: EvalRequest, reference: Reference, folder: Path, cache: s
         entry=request.entry,
         device=device,
         dtype=str(reference.dtype).removeprefix("torch."),
+        tf32=request.with_tf32,
         threads=threads(),
         construct_seed=reference.construct_seed,
         build=request.build,

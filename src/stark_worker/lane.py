@@ -13,7 +13,8 @@ import select
 import shutil
 import tempfile
 from collections import OrderedDict
-from collections.abc import Mapping
+from collections.abc import AsyncIterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,9 @@ from stark_worker.channel import Channel, ChannelClosed
 from stark_worker.faults import MachineryFault, RefereeDied, RefereeSilent, fault_of
 from stark_worker.folders import REPORT_FILE, REQUEST_FILE, read_plainly
 from stark_worker.protocol import SHAPE_S, SHAPES, EvalReport, EvalRequest, from_json, to_json
+from stark_worker.turns import PLACE, Turns, identity
 from stark_worker.wards import Nursery, Ward
+from stark_worker.wards import environment as environment_of
 
 KEPT = 2  # referees, each of another task
 SLACK_S = 120.0  # for the reference, and for cleaning up
@@ -31,15 +34,31 @@ UNHEALTHY = "GPU unhealthy"  # what a referee says of a device that failed its h
 class Lane:
     """Whoever has it may judge on its device."""
 
-    def __init__(self, name: str, trusted: Nursery, untrusted: Nursery, folder: Path, shared: Path) -> None:
+    def __init__(
+        self, name: str, trusted: Nursery, untrusted: Nursery, folder: Path, shared: Path, locks: Path = PLACE
+    ) -> None:
         self.name = name
         self.environment = {} if name == "cpu" else {"CUDA_VISIBLE_DEVICES": name}
         self._trusted, self._untrusted = trusted, untrusted
-        self._folder, self._shared = folder, shared
+        self._folder, self._shared, self._locks = folder, shared, locks
+        self._turns: Turns | None = None
+        self._not_alone: str | None = None  # why others may be measuring too
         self._referees = OrderedDict[str, Ward]()  # the latest last
         # A referee of no task and a process of no candidate yet: to start CUDA takes longer than many trials.
         self._spare: Ward | None = None
         self._spare_seat: Seat | None = None
+
+    @contextlib.asynccontextmanager
+    async def alone(self) -> AsyncIterator[None]:
+        """Keep other processes from measuring on this device; it may be their turn first. The CPU is everybody's."""
+        if self.name == "cpu":
+            yield
+            return
+        if self._turns is None:
+            device = await identity(self.name, environment_of(self._folder, self.environment))
+            self._turns = Turns(device, self.name, self._locks)
+        async with self._turns.alone() as self._not_alone:
+            yield
 
     async def judge(self, request: EvalRequest) -> EvalReport:
         """One trial. A referee whose trial was cut short is not used again."""
@@ -49,13 +68,15 @@ class Lane:
         async with contextlib.AsyncExitStack() as unless_it_answers:
             unless_it_answers.push_async_callback(referee.close)
             report = await self._trial(referee, request)
+            if self._not_alone:
+                report = replace(report, checks=report.checks | {"exclusive": f"not known: {self._not_alone}"})
             if request.stranger:  # whoever loaded that is trusted with nothing else
                 return report
             unless_it_answers.pop_all()
         self._referees[key] = referee
         while len(self._referees) > KEPT:
             await self._referees.popitem(last=False)[1].close()
-        if self.name != "cpu":
+        if self._turns and not self._turns.somebody_waits():  # whose turn it would disturb
             self._provide_spares()
         return report
 
@@ -171,6 +192,6 @@ def _bench(request: EvalRequest) -> str:
     """Requests that one referee can judge one after another."""
     parts = (
         *(request.task_source, request.precision, request.score, request.kernelbench_version),
-        *(request.atol, request.rtol, request.target),
+        *(request.atol, request.rtol, request.target, request.tf32),
     )
     return hashlib.sha256(repr(parts).encode()).hexdigest()

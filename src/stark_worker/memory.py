@@ -47,6 +47,7 @@ class Job:
     entry: str
     device: str
     dtype: str
+    tf32: bool
     threads: int
     construct_seed: int
     build: Build

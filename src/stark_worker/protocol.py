@@ -92,7 +92,7 @@ class EvalRequest:
     whose candidate is the task itself. ``atol`` and ``rtol`` take the place of the score's own tolerances. A rival is
     timed beside the candidate, in turns and on the same inputs: what "faster" is said by. A candidate that takes less
     than ``profile_below_ms`` is profiled. ``labelled`` asks for the labels that take time, and for the seeds. A task of
-    a ``stranger`` is confined as a candidate is.
+    a ``stranger`` is confined as a candidate is. ``tf32`` lets torch use TF32 on a GPU, on all sides.
     """
 
     task_source: str
@@ -112,12 +112,23 @@ class EvalRequest:
     profile_below_ms: float = 0.0
     labelled: bool = False
     stranger: bool = False
+    tf32: bool = False
 
     def __post_init__(self) -> None:
         for name in ("atol", "rtol"):
             value = getattr(self, name)
             if value is not None and not 0.0 <= value < math.inf:
                 raise ProtocolError(f"{name} has to be a number from 0 on, not {value}")
+
+    @property
+    def with_tf32(self) -> bool:
+        """Whether TF32 is allowed; a CPU has none."""
+        return self.tf32 and self.target is not Target.CPU
+
+    @property
+    def arithmetic(self) -> str:
+        """What torch computes with on a GPU, in words for a report."""
+        return f"{self.precision}, torch {'with' if self.with_tf32 else 'without'} TF32"
 
 
 @dataclass(frozen=True)

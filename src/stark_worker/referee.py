@@ -16,7 +16,7 @@ import torch
 
 from stark_worker import cuda
 from stark_worker.admission import admit
-from stark_worker.candidate import lock_in
+from stark_worker.candidate import NO_MEMORY, lock_in
 from stark_worker.channel import Channel, ChannelClosed
 from stark_worker.compare import Rules
 from stark_worker.device import device_facts
@@ -30,6 +30,8 @@ from stark_worker.sandbox import Candidate, Failure
 from stark_worker.shapes import try_other_shapes
 from stark_worker.trial import Trial
 from stark_worker.wards import threads
+
+TOO_LARGE = "its inputs and outputs take more memory than this device has. Make it smaller, or use a larger device."
 
 
 def main(channel: Channel) -> None:
@@ -106,7 +108,7 @@ def set_up(request: EvalRequest) -> Reference:
     if lack := cuda.missing(request.target):
         raise MachineryFault(lack)
     torch.set_num_threads(threads())
-    cuda.pin_precision()
+    cuda.pin_precision(request.with_tf32)
     device = "cpu" if request.target is Target.CPU else "cuda"
     if device == "cuda":
         cuda.start()  # generators of a device that is not in use cannot be seeded
@@ -129,11 +131,27 @@ def judge(request: EvalRequest, candidates: list[Candidate], reference: Referenc
             stack.callback(candidate.close)
             trials.append(stack.enter_context(Trial(side, candidate, reference, cache)))
         report = _verdict(request, trials, reference)
+    if request.entry == "Model" and report.timing is not None:  # now that all memory is ours again
+        report = admitted(report, reference)
     if request.labelled and report.labels is not None:
         shapes = try_other_shapes(request, candidates, reference, cache)
         report = replace(report, labels=replace(report.labels, other_shapes=shapes))
     reference.rest()
     return report
+
+
+def admitted(report: EvalReport, reference: Reference) -> EvalReport:
+    """The report on a task's own model, with why the task is degenerate where it is.
+
+    Nobody is judged here any more, so that memory which does not suffice is no candidate's fault.
+    """
+    try:
+        reasons = admit(reference)
+    except (RuntimeError, TaskFault) as error:
+        if not any(sign in str(error) for sign in NO_MEMORY):
+            raise
+        raise TaskFault(f"Whether it tests anything cannot be found out here: {TOO_LARGE}") from error
+    return replace(report, checks=report.checks | {DEGENERATE: " ".join(reasons)}) if reasons else report
 
 
 def rival_of(request: EvalRequest) -> EvalRequest:
@@ -153,8 +171,6 @@ def _verdict(request: EvalRequest, trials: list[Trial], reference: Reference) ->
         timing = trial.timing(samples[0])
         with no_fault_of_the_candidate():
             rival_timing = rivals[0].timing(samples[1]) if rivals else None
-        if request.entry == "Model" and (reasons := admit(reference)):
-            trial.checks[DEGENERATE] = " ".join(reasons)
         leading = timing.median_ms < request.profile_below_ms
         told = trial.profile() if leading or request.labelled else None
         return EvalReport(
@@ -168,6 +184,9 @@ def _verdict(request: EvalRequest, trials: list[Trial], reference: Reference) ->
         )
     except Failure as failure:
         return EvalReport(failure.outcome, None, failure.log, failure.rule, trial.checks, built=trial.loaded)
-    except torch.cuda.OutOfMemoryError:  # there was enough for the reference, before the candidate was loaded
+    except torch.cuda.OutOfMemoryError as error:
+        if request.entry == "Model":
+            raise TaskFault(f"It cannot be checked and timed here: {TOO_LARGE}") from error
+        # There was enough for the reference, before the candidate was loaded.
         log = "The candidate leaves too little of the device's memory for the check."
         return EvalReport(Outcome.OUT_OF_MEMORY, None, log, checks=trial.checks)

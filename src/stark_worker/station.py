@@ -2,7 +2,8 @@
 
     request -> built (reader, compilers; many at once) -> lane (referee and a fresh candidate; one at a time) -> report
 
-Timing needs its device for itself, so each GPU is a lane, and so is the CPU. Builds run beside the GPUs; on the CPU,
+Timing needs its device for itself, so each GPU is a lane, and so is the CPU. Other stations on the machine have lanes
+of their own: on a GPU they take turns, trial by trial (``turns``). Builds run beside the GPUs; on the CPU,
 where they would disturb the clock, they take their turn in the lane. A GPU that is left unhealthy is not used again
 while there is another.
 """
@@ -27,6 +28,7 @@ from stark_worker.lane import UNHEALTHY, Lane
 from stark_worker.levels import ALLOW_WEAK
 from stark_worker.processes import hide_memory
 from stark_worker.protocol import DeviceFacts, EvalReport, EvalRequest, Target, from_json
+from stark_worker.turns import PLACE
 from stark_worker.wards import Nursery, Ward, threads
 
 DEVICE_S = 120.0
@@ -47,8 +49,8 @@ def devices(target: Target) -> list[str]:
 class Station:
     """Judges requests of one target for as long as it is entered."""
 
-    def __init__(self, target: Target, shared: Path, allow_weak_sandbox: bool = False) -> None:
-        self._target, self._shared, self._allow_weak = target, shared, allow_weak_sandbox
+    def __init__(self, target: Target, shared: Path, allow_weak_sandbox: bool = False, locks: Path = PLACE) -> None:
+        self._target, self._shared, self._allow_weak, self._locks = target, shared, allow_weak_sandbox, locks
         self._names = devices(target)
         self._beside = target is not Target.CPU
         self.slots = len(self._names) + (threads() // 2 if self._beside else 0)  # some build while others are timed
@@ -66,7 +68,7 @@ class Station:
         self._untrusted = Nursery(folder, allowed)
         self._lanes = asyncio.Queue[Lane]()
         for name in self._names:
-            self._lanes.put_nowait(Lane(name, self._trusted, self._untrusted, folder, self._shared))
+            self._lanes.put_nowait(Lane(name, self._trusted, self._untrusted, folder, self._shared, self._locks))
         self._healthy = len(self._names)
         self._builds: Builds | None = None
         return self
@@ -113,10 +115,12 @@ class Station:
 
     @contextlib.asynccontextmanager
     async def _lane(self) -> AsyncIterator[Lane]:
-        """A lane for oneself. It is free again afterwards, unless its GPU is unhealthy and there is another."""
+        """A lane for oneself, and its device. Both are free again afterwards, unless the GPU is unhealthy and there is
+        another."""
         lane, usable = await self._lanes.get(), True
         try:
-            yield lane
+            async with lane.alone():
+                yield lane
         except MachineryFault as fault:
             if UNHEALTHY in str(fault) and self._healthy > 1:
                 usable = False

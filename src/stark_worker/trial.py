@@ -46,9 +46,9 @@ class Trial:
     """One candidate before the referee."""
 
     def __init__(self, request: EvalRequest, candidate: Candidate, reference: Reference, cache: str) -> None:
-        self.checks: dict[str, str] = {}
         self.seeds = {"weights": reference.construct_seed}
         self.on_host, self.loaded = reference.device.type == "cpu", False
+        self.checks: dict[str, str] = {} if self.on_host else {"arithmetic": request.arithmetic}
         self.as_kernelbench = request.score is Score.KERNELBENCH
         self.burst = 1  # how many calls make a sample at most
         self._warm_ups = 0
@@ -75,7 +75,7 @@ class Trial:
     def __exit__(self, *_: object) -> None:
         """The memory is given back when nobody has it open any more, also not who is judged."""
         self._candidate.close()
-        self._inputs, self._outputs = [], []
+        self._inputs, self._outputs, self._own = [], [], {}
         self._memory.close()
 
     def check(self) -> None:
@@ -87,6 +87,7 @@ class Trial:
             samples.append(self.call_checked([case], again=len(samples) % 2 == 1))
             self.seeds[f"{len(samples)} {case.name}"] = case.drawn
             self.seeds[f"{len(samples)} the call"] = case.seed
+            del case  # before the next one is drawn
         self._first_call_ms = samples[0].launch_ms + samples[0].forward_ms
         self._more_bytes = footprint.more_bytes() if footprint else None
         exact = "double precision" if self._reference.exact else "the task's own precision"

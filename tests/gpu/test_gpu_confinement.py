@@ -1,4 +1,4 @@
-"""CUDA goes on working in a process that is confined after it has opened the device."""
+"""CUDA goes on working in a process that is confined after it has opened the device, and its memory is limited."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from stark_worker.confinement import confine
 
 found = confine(
     Path(sys.argv[1]),
-    memory_bytes=None,
+    memory_bytes=4 * 2**30,
     processes=512,
     gpu=True,
     prepare=lambda: torch.zeros(1, device="cuda"),
@@ -24,6 +24,15 @@ found = confine(
 ones = torch.ones(1000, 1000, device="cuda")
 assert float((ones @ ones).sum()) == 1e9
 assert found.level in ("strong", "standard"), found.missing
+free = torch.cuda.mem_get_info()[0]
+assert torch.empty(free * 3 // 4, dtype=torch.uint8, device="cuda").is_cuda  # what is the device's is not limited
+assert torch.empty(2**28, dtype=torch.uint8).pin_memory().is_pinned()
+try:
+    torch.empty(5 * 2**30, dtype=torch.uint8)
+except RuntimeError as error:
+    assert "can't allocate memory" in str(error), error
+else:
+    raise AssertionError("more of the host's memory than allowed")
 """
 
 

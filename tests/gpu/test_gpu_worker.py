@@ -180,6 +180,11 @@ FAULTS = {
     "exits": ("os._exit(0)", Outcome.CRASH, "exit code 0"),
     "endless in Python": ("while True: pass", Outcome.TIMEOUT, "in time"),
     "device memory": ("return torch.empty(2**40, device='cuda')", Outcome.OUT_OF_MEMORY, "memory"),
+    "host memory": (
+        "self.hold = [torch.empty(10 * 2**28) for _ in range(2)]; return self.right(x)",
+        Outcome.OUT_OF_MEMORY,
+        "memory",
+    ),
     "result on the host": ("return self.right(x).cpu()", Outcome.WRONG_RESULT, "float32[16, 64] on cpu"),
 }
 TEXTS = {
@@ -413,6 +418,17 @@ def test_half_precision_and_dropout(judge):
     task = SMALL.replace("torch.relu(x * 2.0 + self.bias)", "nn.functional.dropout(x * 2.0 + self.bias)")
     report = judge(task, task, Target.CUDA, "Model", precision=Precision.FP16)
     assert report.outcome is Outcome.OK, report.log
+
+
+@pytest.mark.parametrize("tf32", [False, True])
+def test_tf32_is_used_where_it_is_allowed_and_the_report_says_so(judge, tf32):
+    task = SMALL.replace("torch.relu(x * 2.0 + self.bias)", "x @ self.bias.expand(64, 64)").replace("16,", "512,")
+    request = EvalRequest(task, task, entry="Model", target=Target.CUDA, limits=LIMITS, tf32=tf32)
+    report = judge.ask(request)
+    assert report.outcome is Outcome.OK, report.log
+    assert report.checks["arithmetic"] == f"fp32, torch {'with' if tf32 else 'without'} TF32"
+    assert "precision" not in report.checks
+    sys.stderr.write(f"\n{report.labels}\n")
 
 
 @pytest.mark.parametrize("language", LANGUAGES)

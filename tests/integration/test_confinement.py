@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import mmap
 import os
 import signal
 import struct
@@ -16,11 +17,13 @@ import pytest
 
 from adversarial.processes import LANDLOCK, NAMESPACES, ROOT, as_ordinary_user, in_child
 from stark_worker import seccomp, syscalls
+from stark_worker.candidate import MEMORY_BYTES, lock_in
 from stark_worker.confinement import confine
-from stark_worker.levels import STANDARD, STRONG, Confinement, Level
+from stark_worker.levels import ALLOW_WEAK, STANDARD, STRONG, Confinement, Level
 from stark_worker.probes import ATTEMPTS, probed
 
 MEMORY, PROCESSES = 2**30, 64
+NO_RESERVE = 0x4000  # has a name in Python 3.13 and later
 as_root = pytest.mark.skipif(not ROOT, reason="only root can become another user")
 by_landlock = pytest.mark.skipif(not LANDLOCK, reason="this kernel has no Landlock")
 strongly = pytest.mark.skipif(not (ROOT and NAMESPACES and LANDLOCK), reason="only for root with all its means")
@@ -221,6 +224,53 @@ def test_preparations_run_before_the_user_changes_and_after_files_are_out_of_rea
         return seen
 
     assert in_child(prepared) == [os.geteuid()]
+
+
+def mapped(size: int, prot: int = mmap.PROT_READ | mmap.PROT_WRITE, flags: int = mmap.MAP_PRIVATE) -> mmap.mmap:
+    """Addresses that are never touched; how much memory the machine has does not matter."""
+    return mmap.mmap(-1, size, flags=flags | mmap.MAP_ANONYMOUS | NO_RESERVE, prot=prot)
+
+
+def refused(size: int) -> bool:
+    try:
+        mapped(size)
+    except OSError:
+        return True
+    return False
+
+
+def test_on_a_gpu_private_memory_is_limited_and_what_cuda_does_with_addresses_is_not(tmp_path):
+    """CUDA reserves addresses it cannot write to and maps memory that is shared, at its start and later."""
+    far_more = 64 * MEMORY
+
+    def as_cuda_does() -> list[mmap.mmap]:
+        return [mapped(far_more, prot=0), mapped(4 * MEMORY, flags=mmap.MAP_SHARED)]
+
+    def started():
+        kept = [mapped(2 * MEMORY)]  # private, but from before
+        confine(
+            tmp_path,
+            memory_bytes=MEMORY,
+            processes=PROCESSES,
+            gpu=True,
+            prepare=lambda: kept.extend(as_cuda_does()),
+        )
+        kept += [*as_cuda_does(), mapped(MEMORY // 2)]
+        return refused(MEMORY), sum(map(len, kept))
+
+    limited, addresses = in_child(started)
+    assert limited
+    assert addresses > 2 * far_more
+
+
+def test_candidates_have_a_limit_of_memory_on_a_gpu_too(tmp_path):
+    def confined_as_a_candidate():
+        os.chdir(tmp_path)
+        os.environ[ALLOW_WEAK] = "yes"
+        lock_in([], gpu=True)
+        return refused(MEMORY_BYTES // 4), refused(2 * MEMORY_BYTES)
+
+    assert in_child(confined_as_a_candidate) == (False, True)
 
 
 def test_a_confined_process_still_dies_with_its_parent(tmp_path):

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import weakref
 from pathlib import Path
+from typing import ClassVar
 
 import pytest
+import torch
 
 from stark_worker.admission import admit
 from stark_worker.compare import Rules
-from stark_worker.protocol import KernelBenchVersion, Precision, Score
+from stark_worker.faults import TaskFault
+from stark_worker.protocol import EvalReport, KernelBenchVersion, Outcome, Precision, Score, Timing
+from stark_worker.referee import admitted
 from stark_worker.reference import Reference
 
 TASK = """
@@ -103,3 +108,44 @@ def test_a_task_that_remembers_earlier_calls_cannot_be_judged(tmp_path):
 
 def test_tolerances_of_the_user_decide(tmp_path):
     assert starts(reasons(tmp_path, "x @ x", rules=Rules(atol=1e9)), ZEROS, MEAN, OTHER, INPUT)
+
+
+class Watched(Reference):
+    """Counts the cases that are in memory whenever another one is drawn, but for the first, which is kept."""
+
+    drawn: ClassVar[list[weakref.ref[torch.Tensor]]] = []
+    most = 0
+
+    def answered(self, case, exact=False):
+        self.most = max(self.most, sum(each() is not None for each in self.drawn))
+        self.drawn.append(weakref.ref(case.inputs[0]))
+        return super().answered(case, exact)
+
+
+@pytest.mark.parametrize("forward", ["x * 0", "x @ x"])
+def test_one_case_at_a_time_is_in_memory(forward, tmp_path):
+    reference = Watched(TASK.format(forward=forward, inputs=U, init="pass"), Precision.FP32, tmp_path)
+    reference.drawn, reference.most = [], 0
+    admit(reference)
+    assert len(reference.drawn) > 1
+    assert reference.most == 0
+
+
+class Exhausted(Reference):
+    """Of a device whose memory is used up once the task has been loaded."""
+
+    def cases(self):
+        raise torch.cuda.OutOfMemoryError("CUDA out of memory. Tried to allocate 6.40 GiB.")
+
+
+def test_memory_that_does_not_suffice_is_the_fault_of_task_and_machine(tmp_path):
+    reference = Exhausted(TASK.format(forward="x * 2", inputs=U, init="pass"), Precision.FP32, tmp_path)
+    with pytest.raises(TaskFault, match="take more memory than this device has"):
+        admitted(EvalReport(Outcome.OK, Timing((1.0,))), reference)
+
+
+def test_an_input_for_which_there_is_no_memory_is_so_too(tmp_path):
+    reference = Reference(TASK.format(forward="x * 2", inputs=U, init="pass"), Precision.FP32, tmp_path)
+    reference._module.get_inputs = lambda: [torch.empty(2**50)]  # what the allocator itself says of too much
+    with pytest.raises(TaskFault, match="take more memory than this device has"):
+        admitted(EvalReport(Outcome.OK, Timing((1.0,))), reference)

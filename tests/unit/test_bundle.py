@@ -205,3 +205,17 @@ def test_the_score_that_decided_decides_again():
     last = Final(0, Score.KERNELBENCH, FASTER, DOUBTFUL)
     assert Verification(bundle(), last, HERE).verdict is Verdict.UNRESOLVED
     assert replace(last, score=Score.VERIFIED).speedup_interval[0] > 1
+
+
+def test_whether_tf32_was_allowed_is_claimed_and_judged_by_again():
+    for allowed in (False, True):
+        claim = unpack(pack(bundle(target="cuda", tf32=allowed))).claim
+        assert EvaluationSettings(**claim.rules()).tf32 is allowed
+        assert ("TF32" in dict(claim.facts())["rules"]) is allowed
+
+
+def test_a_claim_of_before_there_was_a_choice_is_one_without_tf32():
+    with zipfile.ZipFile(io.BytesIO(WHOLE)) as archive:
+        claim = json.loads(archive.read("claim.json"))
+    del claim["tf32"]
+    assert unpack(with_content("claim.json", json.dumps(claim).encode())).claim.tf32 is False

@@ -18,10 +18,11 @@ def test_what_was_kept_is_found_where_nothing_differs(tmp_path):
     others = [
         (DEVICE, replace(REQUEST, task_source="another task")),
         (DEVICE, replace(REQUEST, score=Score.KERNELBENCH)),
+        (DEVICE, replace(REQUEST, tf32=True)),
         (replace(DEVICE, toolchain={"torch": "2.14"}), REQUEST),
         (replace(DEVICE, name="another device"), REQUEST),
     ]
-    assert [KeptBaselines(device, tmp_path).find(request) for device, request in others] == [None] * 4
+    assert [KeptBaselines(device, tmp_path).find(request) for device, request in others] == [None] * 5
 
 
 def test_what_could_not_run_is_tried_again(tmp_path):

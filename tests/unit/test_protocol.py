@@ -41,6 +41,7 @@ requests = st.builds(
     atol=st.none() | st.floats(0.0, 1e6),
     rtol=st.none() | st.floats(0.0, 1.0),
     labelled=st.booleans(),
+    tf32=st.booleans(),
 )
 devices = st.builds(DeviceFacts, texts, texts, memory_gb=st.none() | seconds, toolchain=st.dictionaries(texts, texts))
 timings = st.builds(Timing, st.lists(seconds, min_size=1, max_size=5).map(tuple))
@@ -97,10 +98,10 @@ def test_anything_else_is_refused(text):
         from_json(EvalReport, text)
 
 
-def test_a_request_of_before_there_were_tolerances_is_still_read():
+def test_a_request_of_before_there_were_tolerances_and_tf32_is_still_read():
     request = EvalRequest("task", "candidate")
     data = json.loads(to_json(request))
-    for name in ("kernelbench_version", "atol", "rtol"):
+    for name in ("kernelbench_version", "atol", "rtol", "tf32"):
         del data[name]
     assert from_json(EvalRequest, json.dumps(data)) == request
 
