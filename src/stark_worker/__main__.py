@@ -1,59 +1,98 @@
-"""The command line of the worker: one request on standard input, one answer on standard output, both JSON.
+"""The command line of the worker, for a machine that has nothing else of STARK. Answers are on standard output.
 
-    python -m stark_worker judge [--allow-weak-sandbox]     an EvalRequest -> an EvalReport
-    python -m stark_worker device [--target cpu|cuda|triton]     -> DeviceFacts
-    python -m stark_worker doctor [--target ...] [--allow-weak-sandbox] [--json]     tries what evaluating needs here
-    python -m stark_worker serve FOLDER [--target ...] [--allow-weak-sandbox]     works off the requests in a folder
+    python -m stark_worker judge TASK.py CANDIDATE.py [--score ...] [--json]     checks and times one kernel
+    python -m stark_worker baseline TASK.py [--only eager default max-autotune] [--json]     times eager, torch.compile
+    python -m stark_worker device     -> DeviceFacts as JSON
+    python -m stark_worker doctor [--json]     tries what evaluating needs here
+    python -m stark_worker serve FOLDER     works off the requests in a folder
+    python -m stark_worker judge     an EvalRequest as JSON on standard input -> an EvalReport as JSON
 
-A candidate's fault is in the report and the exit code is 0. Otherwise the last line of standard error says what
-happened: exit code 3 for a fault of the machine, 4 for a task that does not work by itself; of doctor 1 when something
-is missing.
+All take --target cpu|cuda|triton, except the last, whose request names it; judge and baseline of files take --precision
+too. All but device take --allow-weak-sandbox.
+
+A candidate's fault is in the report and the exit code is 0, or 1 of judge with files. Otherwise the last line of
+standard error says what happened: exit code 2 for what was typed, 3 for a fault of the machine, 4 for a task that does
+not work by itself; of doctor 1 when something is missing.
 """
 
 from __future__ import annotations
 
 import argparse
 import asyncio
+import io
+import json
 import signal
 import sys
+from dataclasses import replace
 from pathlib import Path
 
+from stark_worker import words
+from stark_worker.baselines import EAGER, MODES, measured
+from stark_worker.blame import judge_patiently
 from stark_worker.cache import default_cache
 from stark_worker.doctor import can_work, examine
 from stark_worker.faults import MachineryFault, TaskFault
 from stark_worker.folder import serve
-from stark_worker.protocol import EvalRequest, ProtocolError, Target, from_json, to_json
+from stark_worker.protocol import EvalRequest, Precision, ProtocolError, Score, Target, from_json, to_json
 from stark_worker.station import Station
 
 ALLOW_WEAK_HELP = "run candidates where they cannot be locked in as an ordinary user's should be"
-LACKING, MACHINERY, TASK, STOPPED = 1, 3, 4, 128 + signal.SIGTERM
+LACKING = INCORRECT = 1
+MACHINERY, TASK, STOPPED = 3, 4, 128 + signal.SIGTERM
+BASELINES = {EAGER: EAGER, **{mode: name for name, mode in MODES.items()}}  # by what is typed
 
 
-async def judge(text: bytes, allow_weak_sandbox: bool) -> str:
-    """Judge one request."""
+async def judge_request(text: bytes, allow_weak_sandbox: bool) -> int:
+    """What another program asks for."""
     request = from_json(EvalRequest, text)
     async with Station(request.target, default_cache(), allow_weak_sandbox) as station:
-        return to_json(await station.judge(request))
+        print(to_json(await judge_patiently(station.judge, request)))
+    return 0
 
 
-async def device(target: Target) -> str:
+async def judge_files(station: Station, options: argparse.Namespace) -> int:
+    """A kernel and, to compare it with, the task's own model."""
+    own = replace(_request(options), score=options.score)
+    reference = await judge_patiently(station.judge, own)
+    theirs = replace(own, candidate_source=options.candidate, entry="ModelNew", labelled=True)
+    report = await judge_patiently(station.judge, theirs)
+    print(to_json(report) if options.json else "\n".join(words.lines(report, reference)))
+    return 0 if report.timing else INCORRECT
+
+
+async def baseline(station: Station, options: argparse.Namespace) -> int:
+    """Tell each as it comes, compared with the first that could be timed."""
+    first_ms = None
+    async for name, report in measured(station.judge, _request(options), [BASELINES[name] for name in options.only]):
+        line = json.dumps({"baseline": name, "report": json.loads(to_json(report))}, ensure_ascii=False)
+        print(line if options.json else f"{name:<28}{words.verdict(report, first_ms)}", flush=True)
+        first_ms = first_ms or (report.timing.median_ms if report.timing else None)
+    return 0
+
+
+async def device(station: Station, _: argparse.Namespace) -> int:
     """What kernels for this target run on."""
-    async with Station(target, default_cache()) as station:
-        return to_json(await station.device())
+    print(to_json(await station.device()))
+    return 0
 
 
-async def work(options: argparse.Namespace) -> str:
-    """Do what the command line says; the answer, if there is one to print."""
+async def serve_folder(station: Station, options: argparse.Namespace) -> int:
+    await serve(options.folder, station)
+    return 0
+
+
+COMMANDS = {"judge": judge_files, "baseline": baseline, "device": device, "serve": serve_folder}
+
+
+async def work(options: argparse.Namespace) -> int:
+    """Do what the command line says."""
     task = asyncio.current_task()
     assert task is not None
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
-    if options.command == "judge":
-        return await judge(sys.stdin.buffer.read(), options.allow_weak_sandbox)
-    if options.command == "device":
-        return await device(options.target)
+    if options.command == "judge" and options.task is None:
+        return await judge_request(sys.stdin.buffer.read(), options.allow_weak_sandbox)
     async with Station(options.target, default_cache(), options.allow_weak_sandbox) as station:
-        await serve(options.folder, station)
-    return ""
+        return await COMMANDS[options.command](station, options)
 
 
 def doctor(target: Target, allow_weak_sandbox: bool, as_json: bool) -> int:
@@ -69,36 +108,60 @@ def doctor(target: Target, allow_weak_sandbox: bool, as_json: bool) -> int:
 
 def main(arguments: list[str]) -> int:
     """Run one command."""
-    options = _parser().parse_args(arguments)
+    parser = _parser()
+    options = parser.parse_args(arguments)
+    if options.command == "judge" and options.task is not None and options.candidate is None:
+        parser.error("judge needs a task and a candidate, or neither and a request on standard input")
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="replace")  # a candidate may say what a terminal cannot show
     if options.command == "doctor":
         return doctor(options.target, options.allow_weak_sandbox, options.json)
     try:
-        answer = asyncio.run(work(options))
+        return asyncio.run(work(options))
     except TaskFault as error:
         return _fail(TASK, f"task: {error}")
     except (MachineryFault, ProtocolError, OSError) as error:
         return _fail(MACHINERY, f"worker: {error}")
     except (KeyboardInterrupt, asyncio.CancelledError):
         return STOPPED
-    if answer:
-        print(answer)
-    return 0
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="python -m stark_worker", description="Judges kernels; speaks JSON.")
+    parser = argparse.ArgumentParser(prog="python -m stark_worker", description="Judges kernels.")
     commands = parser.add_subparsers(dest="command", required=True)
-    judging = commands.add_parser("judge", help="an EvalRequest on standard input, an EvalReport on standard output")
+    judging = commands.add_parser("judge", help="check and time one kernel; without files, an EvalRequest as JSON")
+    judging.add_argument("task", type=_source, nargs="?", metavar="TASK.py")
+    judging.add_argument("candidate", type=_source, nargs="?", metavar="CANDIDATE.py")
+    judging.add_argument("--score", type=Score, choices=list(Score), default=Score.VERIFIED)
+    timing = commands.add_parser("baseline", help="time a task under eager and torch.compile")
+    timing.add_argument("task", type=_source, metavar="TASK.py")
+    timing.add_argument("--only", nargs="+", choices=list(BASELINES), default=list(BASELINES))
     describing = commands.add_parser("device", help="what kernels run on")
+    describing.set_defaults(allow_weak_sandbox=False)
     trying = commands.add_parser("doctor", help="try everything that evaluating needs on this machine")
-    trying.add_argument("--json", action="store_true", help="a line of JSON for each finding")
     serving = commands.add_parser("serve", help="work off the requests in a folder")
     serving.add_argument("folder", type=Path)
-    for command in (describing, trying, serving):
+    for command in (judging, timing, trying):
+        command.add_argument("--json", action="store_true", help="JSON, a line for each finding")
+    for command in (judging, timing):
+        command.add_argument("--precision", type=Precision, choices=list(Precision), default=Precision.FP32)
+    for command in (judging, timing, describing, trying, serving):
         command.add_argument("--target", type=Target, choices=list(Target), default=Target.CPU)
-    for command in (judging, trying, serving):
+    for command in (judging, timing, trying, serving):
         command.add_argument("--allow-weak-sandbox", action="store_true", help=ALLOW_WEAK_HELP)
     return parser
+
+
+def _source(name: str) -> str:
+    try:
+        return Path(name).read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise argparse.ArgumentTypeError(f"{name} cannot be read: {error}") from error
+
+
+def _request(options: argparse.Namespace) -> EvalRequest:
+    """The task's own model."""
+    return EvalRequest(options.task, options.task, "Model", target=options.target, precision=options.precision)
 
 
 def _fail(code: int, sentence: str) -> int:

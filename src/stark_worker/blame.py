@@ -10,12 +10,12 @@ from collections.abc import Awaitable, Callable
 from stark_worker.faults import MachineryFault, RefereeDied, RefereeSilent, SandboxTooWeak
 from stark_worker.protocol import EvalReport, EvalRequest, Outcome, ProtocolError
 
-RETRIES = 2
+RETRIES = 1  # where nobody says how many
+
+Judge = Callable[[EvalRequest], Awaitable[EvalReport]]
 
 
-async def judge_patiently(
-    judge: Callable[[EvalRequest], Awaitable[EvalReport]], request: EvalRequest, retries: int = RETRIES
-) -> EvalReport:
+async def judge_patiently(judge: Judge, request: EvalRequest, retries: int = RETRIES) -> EvalReport:
     """One report. Faults of the machinery are tried again; those that stay and are nobody else's are raised."""
     by_candidate = request.entry != "Model"
     for tries_left in range(retries, -1, -1):

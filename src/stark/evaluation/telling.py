@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
 from stark.errors import EvaluatorError, TaskError
-from stark_worker.blame import judge_patiently
+from stark_worker.blame import Judge, judge_patiently
 from stark_worker.faults import MachineryFault, RefereeSilent, SandboxTooWeak, TaskFault
 from stark_worker.protocol import EvalReport, EvalRequest, ProtocolError
 
@@ -19,9 +18,7 @@ class Teller:
     doctor: str
     allow: str
 
-    async def report(
-        self, judge: Callable[[EvalRequest], Awaitable[EvalReport]], request: EvalRequest, retries: int
-    ) -> EvalReport:
+    async def report(self, judge: Judge, request: EvalRequest, retries: int) -> EvalReport:
         """One report; whatever is no fault of the candidate is raised as what it means for the run."""
         try:
             return await judge_patiently(judge, request, retries)

@@ -20,7 +20,7 @@ from stark.models import describe
 from stark.settings import EvaluationSettings
 from stark.task import Task
 from stark.tree import ROOT_ID, Node, Role, Tree
-from stark.view import labels
+from stark_worker import words
 
 
 def write_best(path: Path, record: RunRecord, nodes: Sequence[Node], final: Final | None) -> None:
@@ -34,7 +34,7 @@ def write_best(path: Path, record: RunRecord, nodes: Sequence[Node], final: Fina
         f"{_times(tree, best, final)}, on {record.device.name}, in a {best.report.sandbox or 'unknown'} sandbox",
     ]
     if final and final.verified.labels:
-        lines.append(labels.sentence(final.verified.labels))
+        lines.append(words.sentence(final.verified.labels))
     write_text(path, "".join(f"# {line}\n" for line in lines) + best.source)
 
 

@@ -20,10 +20,11 @@ from stark.finals import winner
 from stark.interfaces import Call, Event, Final, RunRecord
 from stark.models import describe
 from stark.tree import ROOT_ID, Node, Role, Tree
-from stark.view import labels
 from stark.view.calling import command
 from stark.view.tables import Table as Figures
+from stark_worker import words
 from stark_worker.protocol import EvalReport, Outcome, Score, to_json
+from stark_worker.words import plainly
 
 if TYPE_CHECKING:  # both pull in the agents, which `stark --help` need not wait for
     from stark.estimate import Estimate
@@ -138,7 +139,7 @@ def show_final(final: Final, name: str) -> None:
             verdict = f"correct, {low:.2f}x to {high:.2f}x as fast as the reference (99 % confidence)"
         console.print(Text(f"{name} built the stock way, score {score}: {verdict}."))
     if final.verified.labels is not None:
-        console.print(Text(labels.sentence(final.verified.labels), "dim"))
+        console.print(Text(words.sentence(final.verified.labels), "dim"))
 
 
 class Baselines:
@@ -170,7 +171,7 @@ def show_verdict(report: EvalReport, reference: EvalReport, as_json: bool) -> No
 
 def _show_facts(report: EvalReport) -> None:
     """Labels and checks, the level of isolation among them."""
-    for name, text in labels.facts(report):
+    for name, text in words.facts(report):
         console.print(Text.assemble((f"{name:>16}  ", "dim"), text))
 
 
@@ -290,11 +291,6 @@ def show_error(error: StarkError) -> None:
         errors.print(Text(error.next_step))
 
 
-def plainly(text: str) -> str:
-    """A stranger's text without anything that a terminal would obey."""
-    return "".join(letter if letter.isprintable() or letter == "\n" else " " for letter in text)
-
-
 def show_bundle(file: Path, digest: str) -> None:
     """Where the evidence is, what names it and who can check it."""
     console.print(Text(f"The evidence is in {file}; the SHA-256 of its manifest is {digest}"))
@@ -325,12 +321,8 @@ def _show_call(call: Call) -> None:
 
 
 def _verdict(node: Node, root_ms: float | None) -> Text:
-    outcome = node.report.outcome
-    if outcome is not Outcome.OK:
-        rule = f" ({node.report.rule})" if node.report.rule else ""
-        return Text(f"{outcome.value.replace('_', ' ')}{rule}", "red")
-    ratio = f"  {root_ms / node.runtime_ms:.2f}x" if root_ms and node.runtime_ms and node.id != ROOT_ID else ""
-    return Text(f"{_ms(node.runtime_ms)}{ratio}", "green")
+    colour = "green" if node.report.outcome is Outcome.OK else "red"
+    return Text(words.verdict(node.report, None if node.id == ROOT_ID else root_ms), colour)
 
 
 def _headline(node: Node) -> Text:

@@ -1,0 +1,51 @@
+"""A report in words, for terminals and exported files: how it ended, what kind of kernel it is, how it was checked."""
+
+from __future__ import annotations
+
+from stark_worker.protocol import EvalReport, Labels
+
+
+def verdict(report: EvalReport, reference_ms: float | None = None) -> str:
+    """The time, as a multiple of the reference's speed too where that is known; or how it failed."""
+    if report.timing is None:
+        rule = f" ({report.rule})" if report.rule else ""
+        return f"{report.outcome.value.replace('_', ' ')}{rule}"
+    time_ms = report.timing.median_ms
+    return f"{time_ms:.3f} ms" + (f"  {reference_ms / time_ms:.2f}x" if reference_ms else "")
+
+
+def lines(report: EvalReport, reference: EvalReport) -> list[str]:
+    """Everything a person wants to know of a candidate."""
+    reference_ms = reference.timing.median_ms if reference.timing else None
+    rows = [("kernel", verdict(report, reference_ms)), ("reference", verdict(reference)), *facts(report)]
+    return [plainly(f"{name:>16}  {text}") for name, text in rows] + ([plainly(report.log)] if report.log else [])
+
+
+def plainly(text: str) -> str:
+    """A stranger's text without anything that a terminal would obey."""
+    return "".join(letter if letter.isprintable() or letter == "\n" else " " for letter in text)
+
+
+def facts(report: EvalReport) -> list[tuple[str, str]]:
+    """The labels and the checks of a report, by name."""
+    labels = _labels(report.labels) if report.labels else []
+    return [*labels, *report.checks.items()]
+
+
+def sentence(labels: Labels) -> str:
+    """The labels on one line."""
+    return "; ".join(f"{name}: {text}" for name, text in _labels(labels))
+
+
+def _labels(labels: Labels) -> list[tuple[str, str]]:
+    rows = []
+    if labels.kernels is not None:
+        share = "" if labels.own_share is None else f", {labels.own_share:.0%} of the time in its own"
+        rows.append(("kernels", labels.kernels + share))
+    if labels.precision is not None:
+        rows.append(("precision class", f"{labels.precision}, inferred from its error"))
+    if labels.other_shapes:
+        rows.append(("other shapes", ", ".join(f"{shape} {what}" for shape, what in labels.other_shapes.items())))
+    if labels.extra_memory_mb is not None:
+        rows.append(("extra memory", f"about {labels.extra_memory_mb:.1f} MB"))
+    return [*rows, ("first call", f"{labels.first_call_ms:.3f} ms")]
