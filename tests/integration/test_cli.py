@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 import stark
-from pretend import TASK
+from pretend import TASK, digest
 
 TESTS = Path(__file__).parents[1]
 OPTIONS = ["--model", "pretend:PretendModel", "--evaluator", "pretend:HashEvaluator"]
@@ -350,3 +350,42 @@ def test_the_python_api_works_where_a_loop_is_running_as_in_a_notebook(task, tmp
     result = asyncio.run(cell())
     assert result.attempts == 5
     assert stark.resume(tmp_path / "run", budget={"attempts": 7}).attempts == 7
+
+
+@pytest.fixture
+def kernel(tmp_path):
+    """One that the pretended evaluator finds correct, by its digest."""
+    path = tmp_path / "kernel.py"
+    sources = (TASK.replace("class Model:", "class ModelNew:") + f"# {number}\n" for number in range(100))
+    path.write_text(next(source for source in sources if digest(source) % 4))
+    return path
+
+
+TROUBLED = ["--evaluator", "pretend:TroubledEvaluator"]
+TESTS_NOTHING = "The task tests nothing, so that being correct says little: Zeros are accepted."
+
+
+def test_a_verdict_shows_the_interval_of_the_median(task, kernel):
+    done = stark_command("judge", task, kernel, *TROUBLED)
+    assert done.returncode == 0, done.stderr
+    assert "ms, with 99 % confidence" in done.stdout
+    assert "tests nothing" not in done.stdout
+    report = json.loads(stark_command("judge", task, kernel, *TROUBLED, "--json").stdout)
+    (sample,) = report["timing"]["samples_ms"]
+    assert (report["median_ms"], report["interval_ms"], report["reference_median_ms"]) == (sample, [sample] * 2, 10.0)
+    assert report["degenerate"] is None
+
+
+def test_a_verdict_warns_of_a_task_that_tests_nothing(task, kernel):
+    task.write_text(TASK + "# degenerate\n")
+    shown = stark_command("judge", task, kernel, *TROUBLED)
+    assert (shown.returncode, TESTS_NOTHING in shown.stdout) == (0, True), shown
+    report = json.loads(stark_command("judge", task, kernel, *TROUBLED, "--json").stdout)
+    assert report["degenerate"] == "Zeros are accepted."
+
+
+def test_baselines_warn_of_a_task_that_tests_nothing(task, tmp_path):
+    task.write_text(TASK + "# degenerate\n")
+    done = stark_command("baseline", task, *TROUBLED, XDG_CACHE_HOME=str(tmp_path))
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count(TESTS_NOTHING) == 1

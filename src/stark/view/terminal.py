@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import json
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -23,7 +24,7 @@ from stark.tree import ROOT_ID, Node, Role, Tree
 from stark.view.calling import command
 from stark.view.tables import Table as Figures
 from stark_worker import words
-from stark_worker.protocol import EvalReport, Outcome, Score, to_json
+from stark_worker.protocol import DEGENERATE, EvalReport, Outcome, Score, to_json
 from stark_worker.words import plainly
 
 if TYPE_CHECKING:  # both pull in the agents, which `stark --help` need not wait for
@@ -154,25 +155,51 @@ class Baselines:
         console.print(
             Text.assemble(f"{name:<28}", _verdict(Node(1, ROOT_ID, Role.GIVEN, None, report), self._first_ms))
         )
+        _warn_of_degenerate(report)
 
 
 def show_verdict(report: EvalReport, reference: EvalReport, as_json: bool) -> None:
     """What the evaluator found out about one candidate."""
     if as_json:
-        console.out(to_json(report), highlight=False)
+        console.out(_verdict_as_json(report, reference), highlight=False)
         return
     node = Node(1, ROOT_ID, Role.GIVEN, None, report)
     root_ms = reference.timing.median_ms if reference.timing else None
     console.print(_verdict(node, root_ms))
+    _warn_of_degenerate(reference)
+    if report.timing is not None:
+        low, high = report.timing.interval_ms
+        console.print(_fact("median", f"between {_ms(low)} and {_ms(high)}, with 99 % confidence"))
     _show_facts(report)
     if report.log:
         console.print(_title("Log"), Text(plainly(report.log)))
 
 
+def _verdict_as_json(report: EvalReport, reference: EvalReport) -> str:
+    """The report, with what follows from it and from the reference's."""
+    timing = report.timing
+    more = {
+        "median_ms": timing.median_ms if timing else None,
+        "interval_ms": timing.interval_ms if timing else None,
+        "reference_median_ms": reference.timing.median_ms if reference.timing else None,
+        DEGENERATE: reference.checks.get(DEGENERATE),
+    }
+    return json.dumps(json.loads(to_json(report)) | more, ensure_ascii=False)
+
+
+def _warn_of_degenerate(reference: EvalReport) -> None:
+    if reasons := reference.checks.get(DEGENERATE):
+        console.print(Text(f"The task tests nothing, so that being correct says little: {reasons}", "yellow"))
+
+
 def _show_facts(report: EvalReport) -> None:
     """Labels and checks, the level of isolation among them."""
     for name, text in words.facts(report):
-        console.print(Text.assemble((f"{name:>16}  ", "dim"), text))
+        console.print(_fact(name, text))
+
+
+def _fact(name: str, text: str) -> Text:
+    return Text.assemble((f"{name:>16}  ", "dim"), text)
 
 
 def show_tree(record: RunRecord, nodes: Sequence[Node], final: Final | None = None) -> None:
