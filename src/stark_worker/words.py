@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from stark_worker.protocol import EvalReport, Labels
+from stark_worker.protocol import DEGENERATE, EvalReport, Labels
 
 
 def verdict(report: EvalReport, reference_ms: float | None = None) -> str:
@@ -17,8 +17,23 @@ def verdict(report: EvalReport, reference_ms: float | None = None) -> str:
 def lines(report: EvalReport, reference: EvalReport) -> list[str]:
     """Everything a person wants to know of a candidate."""
     reference_ms = reference.timing.median_ms if reference.timing else None
-    rows = [("kernel", verdict(report, reference_ms)), ("reference", verdict(reference)), *facts(report)]
+    rows = [("kernel", verdict(report, reference_ms)), ("reference", verdict(reference)), *median(report)]
+    rows += [("warning", text) for text in warnings(reference)] + facts(report)
     return [plainly(f"{name:>16}  {text}") for name, text in rows] + ([plainly(report.log)] if report.log else [])
+
+
+def median(report: EvalReport) -> list[tuple[str, str]]:
+    """How sure the time is, where there is one."""
+    if report.timing is None:
+        return []
+    low, high = report.timing.interval_ms
+    return [("median", f"between {low:.3f} and {high:.3f} ms, with 99 % confidence")]
+
+
+def warnings(reference: EvalReport) -> list[str]:
+    """What makes a verdict on this task say little."""
+    reasons = reference.checks.get(DEGENERATE)
+    return [f"The task tests nothing, so that being correct says little: {reasons}"] if reasons else []
 
 
 def plainly(text: str) -> str:

@@ -48,6 +48,12 @@ def test_a_right_kernel_is_told_with_its_time_its_labels_and_its_checks(work):
     assert told["reference"].endswith(" ms")
     assert "library only" in told["kernels"]
     assert told["isolation"]
+    assert told["median"].startswith("between ")
+
+
+def test_a_task_that_tests_nothing_is_told(work, tmp_path):
+    (tmp_path / "task.py").write_text(TASK.replace("x * 2.0 + self.bias", "x * 0.0 - 1.0"))
+    assert "warning  The task tests nothing" in judge(work, "right.py").stdout
 
 
 def test_a_wrong_one_is_told_with_the_reason_and_another_exit_code(work):

@@ -167,9 +167,8 @@ def show_verdict(report: EvalReport, reference: EvalReport, as_json: bool) -> No
     root_ms = reference.timing.median_ms if reference.timing else None
     console.print(_verdict(node, root_ms))
     _warn_of_degenerate(reference)
-    if report.timing is not None:
-        low, high = report.timing.interval_ms
-        console.print(_fact("median", f"between {_ms(low)} and {_ms(high)}, with 99 % confidence"))
+    for name, text in words.median(report):
+        console.print(_fact(name, text))
     _show_facts(report)
     if report.log:
         console.print(_title("Log"), Text(plainly(report.log)))
@@ -188,8 +187,8 @@ def _verdict_as_json(report: EvalReport, reference: EvalReport) -> str:
 
 
 def _warn_of_degenerate(reference: EvalReport) -> None:
-    if reasons := reference.checks.get(DEGENERATE):
-        console.print(Text(f"The task tests nothing, so that being correct says little: {reasons}", "yellow"))
+    for warning in words.warnings(reference):
+        console.print(Text(warning, "yellow"))
 
 
 def _show_facts(report: EvalReport) -> None:
