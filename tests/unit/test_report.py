@@ -10,7 +10,7 @@ import pytest
 
 from stark.comparison import compare
 from stark.errors import UsageError
-from stark.interfaces import Ending, RoleUsage, Usage
+from stark.interfaces import Ending, Final, RoleUsage, Usage
 from stark.metrics import measure
 from stark.results import RunResult
 from stark.tabular import read_rows
@@ -20,7 +20,7 @@ from stark.view.kernelbench import write_eval_results
 from stark.view.published import TABLE_1
 from stark.view.report import facts_of, tables
 from stark.view.report_files import as_html, as_markdown, write_report
-from stark_worker.protocol import Outcome
+from stark_worker.protocol import EvalReport, Outcome, Score, Timing
 
 DEFAULT, TUNED = "torch.compile default", "torch.compile max-autotune"
 BASELINES = {DEFAULT: 5.0, TUNED: 4.0}
@@ -56,6 +56,16 @@ def a_result(number=1, method="stark", times=(20.0, None, 5.0), **changes) -> Ru
     return replace(result, **changes)
 
 
+def a_final(ms, rival_ms=12.0, node_id=3) -> Final:
+    """The last word on a winner: None for one that does not hold."""
+    held = EvalReport(Outcome.OK, Timing((ms,)), rival=Timing((rival_ms,))) if ms else EvalReport(Outcome.WRONG_RESULT)
+    return Final(node_id, Score.VERIFIED, held, EvalReport(Outcome.CRASH))
+
+
+def confirmed(run: RunResult, final: Final) -> RunResult:
+    return replace(run, final=final, metrics=measure(run.judgements, final))
+
+
 def rows_of(results, name):
     (table,) = (table for table in tables(results) if table.name == name)
     return table.records()
@@ -80,6 +90,28 @@ def test_table_1_has_our_figures_and_the_papers():
 def test_a_baseline_that_was_not_measured_is_left_open():
     row = rows_of([a_result(baselines={"eager": 10.0})], "table-1")[0]
     assert (row["fast_1 eager"], row["fast_1 compile"], row["speed compile"]) == (1.0, None, None)
+
+
+def test_a_final_has_the_last_word_on_speed_and_success():
+    """The search believed in 5 ms against 10."""
+    held, lost = confirmed(a_result(1), a_final(8.0)), confirmed(a_result(2), a_final(None))
+    row = rows_of([held, lost], "table-1")[0]
+    assert (row["success"], row["fast_1 eager"], row["speed eager"]) == (0.5, 0.5, 1.5)
+    assert (row["speed compile"], row["speed max-autotune"]) == (0.75, pytest.approx(0.6))
+    (row,) = rows_of([held, lost], "endings")
+    assert (row["solved"], row["no final held"], row["no correct kernel"]) == (1, 1, 0)
+    (row,) = rows_of([held, lost], "so-far")
+    assert row["after 3"] == pytest.approx(2.0), "a curve is the search's own"
+    assert rows_of([held, confirmed(a_result(1, "sampling"), a_final(12.0))], "figure-1")[0]["mean"] == 1.5
+
+
+def test_a_report_says_which_speed_ups_no_final_confirms():
+    held, lost = confirmed(a_result(1), a_final(8.0)), confirmed(a_result(2), a_final(None))
+    (told,) = [fact for fact in facts_of([held]) if "finals" in fact]
+    assert told == "Success and speed-ups are those of finals, timed in turns with eager, for 1 winners."
+    (told,) = [fact for fact in facts_of([held, a_result(3), lost, a_result(4, times=(None,))]) if "finals" in fact]
+    assert "; 1 had none and count with the best time of the search" in told
+    assert "; 1 runs had kernels of which none held" in told
 
 
 def test_table_2_counts_attempts():
@@ -144,7 +176,8 @@ def test_failed_tasks_faults_and_exhausted_budgets_are_different_things():
         a_result(7, ending=None, budget=30),
     ]
     (row,) = rows_of(results, "endings")
-    assert list(row.values())[2:] == [1] * 7
+    assert {name for name, count in row.items() if count == 0} == {"no final held"}
+    assert list(row.values())[2:].count(1) == 7
     assert rows_of(results, "table-1")[0]["tasks"] == 3
     assert rows_of(results, "degenerate")[0]["why"] == "Zeros are accepted."
 
@@ -203,6 +236,17 @@ def test_the_layout_of_kernelbench(tmp_path):
     assert (best["sample_id"], best["correctness"], best["runtime"], best["metadata"]["node"]) == (0, True, 5.0, 3)
     assert [(other["compiled"], other["runtime"]) for other in others] == [(True, 20.0), (False, -1.0)]
     assert content["3"][0]["correctness"] is False
+
+
+def test_the_first_sample_is_the_winner_as_its_final_judged_it(tmp_path):
+    held, lost = confirmed(a_result(1), a_final(8.0, node_id=1)), confirmed(a_result(2), a_final(None))
+    content = json.loads(write_eval_results(tmp_path, [held, lost])[0].read_text())
+    first = [
+        (samples[0]["metadata"]["node"], samples[0]["correctness"], samples[0]["runtime"])
+        for samples in content.values()
+    ]
+    assert first == [(1, True, 8.0), (3, False, -1.0)]
+    assert [sample["runtime"] for sample in content["1"][1:]] == [-1.0, 5.0]
 
 
 # -- comparing two stores ---------------------------------------------------------------------------------------------

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -35,11 +36,24 @@ def write_eval_results(folder: Path, results: Sequence[RunResult]) -> list[Path]
 
 
 def _samples(run: RunResult) -> list[dict[str, Any]]:
-    """The best kernel first, then the others as they landed."""
+    """The winner first, as its final judged it, then the others as they landed."""
     made = [each for each in run.judgements if each.id != ROOT_ID]
     best = min(made, key=lambda each: (each.runtime_ms is None, each.runtime_ms or 0.0), default=None)
+    if run.final is not None:
+        # the winner of a search by the other score is the only node there, under a number of its own
+        best = next((each for each in made if each.id == run.final.node_id), best)
     ordered = [] if best is None else [best, *(each for each in made if each is not best)]
-    return [_sample(number, each, run) for number, each in enumerate(ordered)]
+    return [
+        _sample(number, _last_word(each, run) if each is best else each, run) for number, each in enumerate(ordered)
+    ]
+
+
+def _last_word(winner: Judgement, run: RunResult) -> Judgement:
+    if run.final is None:
+        return winner
+    report = run.final.report
+    runtime_ms = report.timing.median_ms if report.timing else None
+    return replace(winner, outcome=report.outcome, runtime_ms=runtime_ms, built=report.built)
 
 
 def _sample(number: int, each: Judgement, run: RunResult) -> dict[str, Any]:

@@ -9,10 +9,10 @@ from collections.abc import Callable, Iterator, Sequence
 from stark.inference import interval
 from stark.metrics import averages, compile_rate, correct_rate, fast_p, success_rate
 from stark.models import describe
-from stark.results import RunResult
+from stark.results import RESCORED, RunResult
 from stark.view import published
 from stark.view.grouping import WHERE, Figure, Group, group, with_attempts
-from stark.view.report_costs import cost_table, degenerate_table, endings_table, time_table
+from stark.view.report_costs import cost_table, degenerate_table, endings_table, lost_final, time_table
 from stark.view.tables import Row, Table
 from stark_worker.baselines import BASELINES
 
@@ -50,6 +50,7 @@ def facts_of(results: Sequence[RunResult]) -> list[str]:
     return [
         f"{complete} of {len(results)} runs are complete. Score: {', '.join(scores)}. Device: {', '.join(devices)}.",
         f"Chat models: {models_of(results)}.",
+        timing_of(results),
         "The paper's rows: A100 40 GB, Claude Sonnet 4, 30 attempts, KernelBench's protocol of its time.",
     ]
 
@@ -57,6 +58,19 @@ def facts_of(results: Sequence[RunResult]) -> list[str]:
 def models_of(results: Sequence[RunResult]) -> str:
     """Who was asked in these runs, so that nobody takes what is none for an LLM."""
     return ", ".join(sorted({describe(name) for run in results for name in run.models})) or "none was asked"
+
+
+def timing_of(results: Sequence[RunResult]) -> str:
+    """What success and speed were measured by, so that nobody takes a search's luckiest time for a final."""
+    counted = [run for run in results if run.complete and run.kind != RESCORED]  # whose winners are those of searches
+    solved = [run.metrics for run in counted if run.metrics and run.metrics.success]
+    in_turns, lost = sum(one.in_turns for one in solved), sum(map(lost_final, counted))
+    parts = [f"Success and speed-ups are those of finals, timed in turns with eager, for {in_turns} winners"]
+    if len(solved) > in_turns:
+        parts.append(f"{len(solved) - in_turns} had none and count with the best time of the search, partly luck")
+    if lost:
+        parts.append(f"{lost} runs had kernels of which none held in its final, and count as failed")
+    return "; ".join(parts) + "."
 
 
 def table_1(groups: Sequence[Group]) -> Table:
@@ -82,7 +96,10 @@ def table_2(groups: Sequence[Group]) -> Table:
         rows.append((*each.where, compile_rate(runs), correct_rate(runs), correct_rate(runs, of_compiled=True)))
         if (theirs := published.TABLE_2.get(each.published_as or (0, ""))) is not None:
             rows.append((*_theirs(each), *theirs, None))
-    note = "Shares of attempts. The paper does not say whether its correct rate is of all attempts or of compiled ones."
+    note = (
+        "Shares of attempts, as the search judged them. The paper does not say whether its correct rate is of all "
+        "attempts or of compiled ones."
+    )
     return Table("table-2", "Table 2: compile and correct rates", columns, rows, note)
 
 
@@ -109,8 +126,8 @@ def figure_1(groups: Sequence[Group]) -> Table:
         said = published.FIGURE_1.get(each.published_as or (0, ""))
         rows.append((*each.where, len(ratios), statistics.fmean(ratios), statistics.median(ratios), said))
     note = (
-        "Runtime of the other agent's best kernel / runtime of STARK's, over the runs where both have one. The paper "
-        "gives no formula, and its figures do not follow from its Table 1."
+        "Speed-up of STARK's kernel over eager / that of the other agent's, over the runs where both have one. The "
+        "paper gives no formula, and its figures do not follow from its Table 1."
     )
     return Table("figure-1", "Figure 1: STARK over other agents", columns, rows, note)
 
@@ -121,11 +138,9 @@ def over_others(groups: Sequence[Group]) -> Iterator[tuple[Group, list[float]]]:
         stark = next((one for one in groups if one.where == (each.level, each.score, "stark")), None)
         if stark is None or each is stark:
             continue
-        ours = {(run.task, run.seed): run.metrics.best_ms for run in stark.runs if run.metrics}
+        ours = {(run.task, run.seed): run.speedup() for run in stark.runs}
         ratios = [
-            run.metrics.best_ms / best
-            for run in each.runs
-            if run.metrics and run.metrics.best_ms and (best := ours.get((run.task, run.seed)))
+            best / theirs for run in each.runs if (theirs := run.speedup()) and (best := ours.get((run.task, run.seed)))
         ]
         if ratios:
             yield each, ratios
@@ -175,7 +190,10 @@ def so_far_table(groups: Sequence[Group]) -> Table:
     marks = [mark for mark in MARKS if mark < longest] + [longest]
     columns = WHERE | {f"after {mark}": "times" for mark in marks}
     rows = [(*where, *(curve[min(mark, len(curve)) - 1] for mark in marks)) for where, curve in curves]
-    note = "Geometric mean of the speed-up over eager; 1 while there is no kernel."
+    note = (
+        "Geometric mean of the speed-up over eager; 1 while there is no kernel. These are times of the search, the "
+        "best of many noisy ones: no final confirms them."
+    )
     return Table("so-far", "Best so far against attempts", columns, rows, note)
 
 

@@ -12,7 +12,16 @@ from stark.view.bench import meaning
 from stark.view.grouping import WHERE, Group
 from stark.view.tables import Row, Table
 
-ENDINGS = ("solved", "no correct kernel", "budget exhausted", "degenerate task", "task does not work here", "fault")
+LOST = "no final held"
+ENDINGS = (
+    "solved",
+    LOST,
+    "no correct kernel",
+    "budget exhausted",
+    "degenerate task",
+    "task does not work here",
+    "fault",
+)
 UNFINISHED = "unfinished"
 
 
@@ -51,8 +60,9 @@ def endings_table(results: Sequence[RunResult]) -> Table:
             counts.setdefault((run.score, run.method), Counter())[_ended(run)] += 1
     rows = [(*where, *(found[name] for name in names)) for where, found in sorted(counts.items())]
     note = (
-        "Exhausted: a limit on tokens or money came before the last attempt; the run counts with what it has. Faults "
-        "and unfinished runs count in no other table."
+        "No final held: none of its fastest kernels was confirmed, and none counts. Exhausted: a limit on tokens or "
+        "money came before the last attempt; the run counts with what it has. Faults and unfinished runs count in no "
+        "other table."
     )
     columns = {"score": "text", "method": "text", **dict.fromkeys(names, "count")}
     return Table("endings", "How the searches ended", columns, rows, note)
@@ -92,6 +102,11 @@ def _usages(each: Group, roles: Iterable[Role]) -> list[RoleUsage]:
     return [run.usage[role] for role in roles for run in each.runs if role in run.usage]
 
 
+def lost_final(run: RunResult) -> bool:
+    """Whether a run found kernels of which none was confirmed."""
+    return run.final is not None and run.metrics is not None and not run.metrics.success
+
+
 def _ended(run: RunResult) -> str:
     reason = run.ending.reason if run.ending else ""
     named = {"degenerate": "degenerate task", "task": "task does not work here", "fault": "fault"}
@@ -101,4 +116,6 @@ def _ended(run: RunResult) -> str:
         return UNFINISHED
     if run.metrics is not None and run.metrics.success:
         return "solved"
+    if lost_final(run):
+        return LOST
     return "budget exhausted" if meaning(reason).startswith("budget") else "no correct kernel"
