@@ -160,6 +160,8 @@ class Bench:
         judgements, request = self._store.judgements(cell.id), self._root_request(cell)
         if judgements and not self._evaluator.knows(request):
             self._evaluator.learn(request, self._store.nodes(cell.id)[0].report)  # the root landed first
+        if cell.kind is Kind.JUDGED and not {given.number for given in cell.given} <= {each.id for each in judgements}:
+            self._endings.pop(cell.id, None)  # the other tool has made more since
         return len(attempts_of(judgements)) if cell.kind is Kind.SEARCH else 0
 
     def _ending(self, cell: Cell) -> Ending | None:

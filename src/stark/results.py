@@ -15,7 +15,7 @@ from stark.tree import ROOT_ID, Judgement, Role
 from stark_worker.baselines import EAGER
 from stark_worker.protocol import DEGENERATE, Score
 
-SEARCH, BASELINES, RESCORED = "search", "baselines", "rescored"  # kinds of runs; see grid.py
+SEARCH, BASELINES, RESCORED, JUDGED = "search", "baselines", "rescored", "judged"  # kinds of runs; see grid.py
 
 
 @dataclass(frozen=True)
@@ -50,6 +50,11 @@ class RunResult:
         if self.metrics is None or (self.ending and self.ending.reason in ("fault", "stopped", "task", DEGENERATE)):
             return False
         return self.ending is not None or self.metrics.attempts >= self.budget
+
+    @property
+    def missing(self) -> bool:
+        """Whether another tool was to make a kernel for the task and made none."""
+        return self.kind == JUDGED and self.metrics is not None and not self.metrics.attempts
 
     def speedup(self, baseline: str = EAGER) -> float | None:
         """How many times as fast as a baseline the winner is; None for a failed task. A final has eager beside the

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+import json
 
 import pytest
 
 from pretend import TASK
 from stark.bench import run_grid
-from stark.grid import make_grid, settings_maker, with_baselines
+from stark.grid import Given, judged_cells, make_grid, settings_maker, with_baselines
 from stark.results import read_results
 from stark.task import Task
+from stark.view.kernelbench import write_eval_results
+from stark.view.report import facts_of, tables
 
+GOOD = "x = 3"  # HashEvaluator is content with it
 OPTIONS = {"roles": {"model": "pretend:PretendModel"}, "budget": {"attempts": 8}}
 
 
@@ -46,3 +50,31 @@ def test_without_finals_the_best_time_of_the_search_counts(tmp_path):
         best = min(each.runtime_ms for each in run.judgements[1:] if each.runtime_ms)
         assert run.speedup() == pytest.approx(10.0 / best)
         assert not run.metrics.in_turns
+
+
+def judged(folder, generations):
+    """The results of two tasks that another tool was to make kernels for."""
+    tasks = [Task(f"level1/{number}_Task", TASK, "", 1, number) for number in (1, 2)]
+    settings = settings_maker(None, ["evaluation.evaluator=pretend:HashEvaluator"], {})("stark", 0, ())
+    cells = judged_cells(tasks, generations, "theirs", settings)
+    asyncio.run(run_grid(cells, folder, 1, lambda cell, ending, standing: None))
+    return read_results(folder)
+
+
+def test_a_task_another_tool_made_no_kernel_for_is_a_failed_one(tmp_path):
+    results = judged(tmp_path / "store", {(1, 2): [Given(1, "sample 0", GOOD)]})
+    (table,) = (table for table in tables(results) if table.name == "table-1")
+    assert [(row["tasks"], row["success"]) for row in table.records()] == [(2, 0.5)] * 2, "by both scores"
+    assert "theirs has no kernel for 1 tasks" in " ".join(facts_of(results))
+    assert "level1/1_Task." in " ".join(facts_of(results))
+    for file in write_eval_results(tmp_path / "out", results):
+        content = json.loads(file.read_text())
+        assert [content[number][0]["correctness"] for number in ("1", "2")] == [False, True]
+
+
+def test_kernels_that_came_later_are_judged_by_the_next_start(tmp_path):
+    given = [Given(1, "sample 0", GOOD), Given(2, "sample 1", "x = 1")]
+    judged(tmp_path, {(1, 2): given[:1]})
+    results = judged(tmp_path, {(1, 1): given[:1], (1, 2): given})
+    assert [run.metrics.attempts for run in results] == [1, 1, 2, 2]
+    assert not any(run.missing for run in results)

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from stark.results import RunResult
-from stark.tree import ROOT_ID, Judgement
+from stark.tree import ROOT_ID, Judgement, Role
 from stark.view.exports import write_text
 from stark_worker.protocol import Outcome
 
@@ -42,7 +42,9 @@ def _samples(run: RunResult) -> list[dict[str, Any]]:
     if run.final is not None:
         # the winner of a search by the other score is the only node there, under a number of its own
         best = next((each for each in made if each.id == run.final.node_id), best)
-    ordered = [] if best is None else [best, *(each for each in made if each is not best)]
+    if best is None:  # nobody has made any, which that layout has no word for
+        return [_sample(0, Judgement(ROOT_ID, Role.OTHER, Outcome.UNUSABLE_REPLY), run)]
+    ordered = [best, *(each for each in made if each is not best)]
     return [
         _sample(number, _last_word(each, run) if each is best else each, run) for number, each in enumerate(ordered)
     ]

@@ -19,6 +19,7 @@ from stark_worker.baselines import BASELINES
 THRESHOLDS = (0.5, 0.8, 1.0, 1.2, 1.5, 2.0, 3.0, 5.0)
 MARKS = (1, 2, 5, 10, 15, 20, 25, 30, 60, 100)
 SHORT = dict(zip(BASELINES, ("eager", "compile", "max-autotune"), strict=True))
+LISTED = 20  # tasks that are named in a sentence
 FAILED_RULE = "Averages leave failed tasks out."
 
 
@@ -51,6 +52,7 @@ def facts_of(results: Sequence[RunResult]) -> list[str]:
         f"{complete} of {len(results)} runs are complete. Score: {', '.join(scores)}. Device: {', '.join(devices)}.",
         f"Chat models: {models_of(results)}.",
         timing_of(results),
+        *missing_of(results),
         "The paper's rows: A100 40 GB, Claude Sonnet 4, 30 attempts, KernelBench's protocol of its time.",
     ]
 
@@ -71,6 +73,19 @@ def timing_of(results: Sequence[RunResult]) -> str:
     if lost:
         parts.append(f"{lost} runs had kernels of which none held in its final, and count as failed")
     return "; ".join(parts) + "."
+
+
+def missing_of(results: Sequence[RunResult]) -> list[str]:
+    """The tasks another tool made no kernel for."""
+    found: dict[str, list[str]] = {}
+    for run in results:
+        if run.complete and run.missing and run.task not in found.setdefault(run.method, []):
+            found[run.method].append(run.task)
+    return [
+        f"{method} has no kernel for {len(tasks)} tasks, which count as failed and in no rate over attempts: "
+        f"{', '.join(tasks[:LISTED])}{f' and {len(tasks) - LISTED} more' if len(tasks) > LISTED else ''}."
+        for method, tasks in found.items()
+    ]
 
 
 def table_1(groups: Sequence[Group]) -> Table:
