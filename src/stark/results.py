@@ -56,6 +56,11 @@ class RunResult:
         """Whether another tool was to make a kernel for the task and made none."""
         return self.kind == JUDGED and self.metrics is not None and not self.metrics.attempts
 
+    @property
+    def allowed(self) -> int:
+        """How many attempts it had: the kernels that are there, where another tool has made them."""
+        return self.metrics.attempts if self.kind == JUDGED and self.metrics is not None else self.budget
+
     def speedup(self, baseline: str = EAGER) -> float | None:
         """How many times as fast as a baseline the winner is; None for a failed task. A final has eager beside the
         winner; another baseline has only been timed as eager was once, so it counts by how it compares with that."""

@@ -176,10 +176,39 @@ def test_failed_tasks_faults_and_exhausted_budgets_are_different_things():
         a_result(7, ending=None, budget=30),
     ]
     (row,) = rows_of(results, "endings")
-    assert {name for name, count in row.items() if count == 0} == {"no final held"}
-    assert list(row.values())[2:].count(1) == 7
+    assert {name: count for name, count in row.items() if count != 1} == {
+        "score": "verified",
+        "method": "stark",
+        "no correct kernel": 2,
+        "no final held": 0,
+        "of these solved": 0,
+    }
     assert rows_of(results, "table-1")[0]["tasks"] == 3
     assert rows_of(results, "degenerate")[0]["why"] == "Zeros are accepted."
+
+
+def test_a_budget_that_ran_out_is_told_of_solved_runs_too():
+    results = [a_result(1, ending=Ending("money")), a_result(2, times=(None,), ending=Ending("tokens")), a_result(3)]
+    (row,) = rows_of(results, "endings")
+    assert (row["solved"], row["no correct kernel"]) == (2, 1)
+    assert (row["budget exhausted"], row["of these solved"]) == (2, 1)
+
+
+def test_a_report_says_how_many_attempts_a_run_had_and_warns_where_they_differ():
+    same = [a_result(1, budget=30), a_result(2, budget=30)]
+    assert "Attempts per run (B): 30." in facts_of(same)
+    assert rows_of(same, "table-1")[0]["attempts per run"] == "30"
+    assert not any("Warning" in table.note for table in tables(same))
+    unlike = [*same, a_result(3, "sampling", budget=60), a_result(4, "sampling", budget=10)]
+    assert any(fact.startswith("Attempts per run (B): 10, 30, 60. Warning:") for fact in facts_of(unlike))
+    found = {row["method"]: row["attempts per run"] for row in rows_of(unlike, "table-1") if row["score"] == "verified"}
+    assert found == {"sampling": "10 to 60", "stark": "30"}
+    assert all("Warning" in table.note for table in tables(unlike) if table.name in ("table-1", "averages", "fast-p"))
+
+
+def test_the_attempts_of_another_tool_are_the_kernels_it_made():
+    made, none = a_result(1, kind="judged", budget=30), a_result(2, kind="judged", times=(), budget=30)
+    assert "Attempts per run (B): 3." in facts_of([made, none])
 
 
 def test_degenerate_tasks_that_were_searched_have_rows_of_their_own():

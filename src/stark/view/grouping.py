@@ -45,6 +45,11 @@ class Group:
         return [run.metrics for run in self.runs if run.metrics is not None]
 
     @property
+    def allowed(self) -> list[int]:
+        """The attempts a run of this row had, every number once. A kernel that is missing says nothing about them."""
+        return sorted({run.allowed for run in self.runs if not run.missing})
+
+    @property
     def published_as(self) -> tuple[int, str] | None:
         """The paper's name for this row."""
         plain = self.level.removesuffix(WITH_DEGENERATE)

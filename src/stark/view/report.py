@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 
 from stark.inference import interval
 from stark.metrics import averages, compile_rate, correct_rate, fast_p, success_rate
@@ -26,7 +27,7 @@ FAILED_RULE = "Averages leave failed tasks out."
 def tables(results: Sequence[RunResult]) -> list[Table]:
     """Every table of a report, the paper's first."""
     groups = group(results)
-    found = [
+    compared = [
         table_1(groups),
         table_2(groups),
         table_3(groups),
@@ -36,11 +37,10 @@ def tables(results: Sequence[RunResult]) -> list[Table]:
         fast_p_table(groups),
         so_far_table(groups),
         scores_table(groups),
-        cost_table(groups),
-        endings_table(results),
-        degenerate_table(results),
-        time_table(groups),
     ]
+    others = [cost_table(groups), endings_table(results), degenerate_table(results), time_table(groups)]
+    warning = budgets_differ(groups)
+    found = [*(replace(table, note=f"{table.note} {warning}".strip()) for table in compared), *others]
     return [table for table in found if table.rows]
 
 
@@ -53,7 +53,8 @@ def facts_of(results: Sequence[RunResult]) -> list[str]:
         f"Chat models: {models_of(results)}.",
         timing_of(results),
         *missing_of(results),
-        "The paper's rows: A100 40 GB, Claude Sonnet 4, 30 attempts, KernelBench's protocol of its time.",
+        *budgets_of(results),
+        f"The paper's rows: A100 40 GB, Claude Sonnet 4, {published.B} attempts, KernelBench's protocol of its time.",
     ]
 
 
@@ -88,17 +89,35 @@ def missing_of(results: Sequence[RunResult]) -> list[str]:
     ]
 
 
+def budgets_of(results: Sequence[RunResult]) -> list[str]:
+    """How many attempts the runs had, without which no success means anything."""
+    groups = group(results)
+    numbers = sorted({number for each in groups for number in each.allowed})
+    if not numbers:
+        return []
+    return [f"Attempts per run (B): {', '.join(map(str, numbers))}. {budgets_differ(groups)}".rstrip()]
+
+
+def budgets_differ(groups: Sequence[Group]) -> str:
+    """A warning where the runs of a report had unlike chances; nothing where they had the same."""
+    found = {number for each in groups for number in each.allowed}
+    if len(found) < 2:
+        return ""
+    return f"Warning: runs with unlike budgets, from {min(found)} to {max(found)} attempts, are not comparable."
+
+
 def table_1(groups: Sequence[Group]) -> Table:
     """Success, fast_1 and speed against the three baselines."""
-    columns = {**WHERE, "tasks": "count", "runs": "count", "success": "percent"}
+    columns = {**WHERE, "tasks": "count", "runs": "count", "attempts per run": "text", "success": "percent"}
     columns |= {f"fast_1 {SHORT[name]}": "percent" for name in BASELINES}
     columns |= {f"speed {SHORT[name]}": "times" for name in BASELINES}
     rows: list[Row] = []
     for each in groups:
         tasks = len({run.task for run in each.runs})
-        rows.append((*each.where, tasks, len(each.runs), success_rate(each.metrics), *_fast_1(each), *_speed(each)))
+        counts = (tasks, len(each.runs), _allowed(each))
+        rows.append((*each.where, *counts, success_rate(each.metrics), *_fast_1(each), *_speed(each)))
         if (theirs := published.TABLE_1.get(each.published_as or (0, ""))) is not None:
-            rows.append((*_theirs(each), None, None, theirs.success, *theirs.fast_1, *theirs.speed))
+            rows.append((*_theirs(each), None, None, str(published.B), theirs.success, *theirs.fast_1, *theirs.speed))
     return Table("table-1", "Table 1: success, fast_1 and speed", columns, rows, f"Speed is the mean. {FAILED_RULE}")
 
 
@@ -243,6 +262,11 @@ def _speed(each: Group) -> list[float | None]:
 def _kept(each: Group) -> tuple[float, float | None]:
     found = averages(each.speedups())
     return success_rate(each.metrics), found.kept if found else None
+
+
+def _allowed(each: Group) -> str:
+    """The attempts of a row's runs; two numbers are the ends of a range."""
+    return " to ".join(map(str, dict.fromkeys((each.allowed[0], each.allowed[-1])))) if each.allowed else "0"
 
 
 def _theirs(each: Group) -> tuple[str, str, str]:
