@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -21,7 +21,7 @@ SEARCH, BASELINES, RESCORED, JUDGED = "search", "baselines", "rescored", "judged
 @dataclass(frozen=True)
 class RunResult:
     """One run. ``baselines`` are milliseconds by name; ``metrics`` is None where the reference was never measured.
-    ``final`` is the last word on its winner, where one was spoken."""
+    ``final`` is the last word on its winner, where one was spoken; ``failed_baselines`` is why others have no time."""
 
     run_id: str
     kind: str
@@ -43,6 +43,7 @@ class RunResult:
     device: str = ""
     models: tuple[str, ...] = ()  # those that were asked, none twice
     final: Final | None = field(default=None, repr=False)
+    failed_baselines: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def complete(self) -> bool:
@@ -74,7 +75,7 @@ def read_results(folder: Path) -> list[RunResult]:
     with closing(open_store(folder, write=False)) as store:
         records = store.runs()
         baselines = {
-            (record.task.name, _score(record)): _times(store.judgements(record.id))
+            (record.task.name, _score(record)): _baselines(store, record)
             for record in records
             if record.labels.get("kind") == BASELINES
         }
@@ -83,7 +84,7 @@ def read_results(folder: Path) -> list[RunResult]:
             _result(
                 store,
                 record,
-                baselines.get((record.task.name, _score(record)), {}),
+                baselines.get((record.task.name, _score(record)), []),
                 _final(store, record, searches.get(_search(record))),
             )
             for record in records
@@ -109,7 +110,7 @@ def _search(record: RunRecord) -> tuple[str, str, int]:
     return record.task.name, _method(record), int(record.settings["seed"])
 
 
-def _result(store: Store, record: RunRecord, baselines: Mapping[str, float], final: Final | None) -> RunResult:
+def _result(store: Store, record: RunRecord, baselines: Sequence[Judgement], final: Final | None) -> RunResult:
     judgements = store.judgements(record.id)
     root = next((each for each in judgements if each.id == ROOT_ID), None)
     measured = measure(judgements, final) if root is not None and root.runtime_ms is not None else None
@@ -133,15 +134,20 @@ def _result(store: Store, record: RunRecord, baselines: Mapping[str, float], fin
         evaluation_s=sum(each.duration_s for each in judgements),
         wall_s=store.seconds(record.id),
         judgements=tuple(judgements),
-        baselines={**baselines, EAGER: measured.root_ms} if measured else {},
+        baselines={**_times(baselines), EAGER: measured.root_ms} if measured else {},
         device=record.device.name,
         models=tuple(sorted({str(record.settings["roles"][role]["model"]) for role in usage})),
         final=final,
+        failed_baselines={each.label: each.outcome.replace("_", " ") for each in baselines if each.runtime_ms is None},
     )
 
 
-def _times(judgements: list[Judgement]) -> dict[str, float]:
-    return {each.label: each.runtime_ms for each in judgements if each.id != ROOT_ID and each.runtime_ms is not None}
+def _baselines(store: Store, record: RunRecord) -> list[Judgement]:
+    return [each for each in store.judgements(record.id) if each.id != ROOT_ID]
+
+
+def _times(baselines: Sequence[Judgement]) -> dict[str, float]:
+    return {each.label: each.runtime_ms for each in baselines if each.runtime_ms is not None}
 
 
 def _method(record: RunRecord) -> str:

@@ -92,6 +92,32 @@ def test_a_baseline_that_was_not_measured_is_left_open():
     assert (row["fast_1 eager"], row["fast_1 compile"], row["speed compile"]) == (1.0, None, None)
 
 
+def test_columns_over_fewer_runs_say_over_how_many():
+    """torch.compile cannot run one of two tasks."""
+    eager = {"eager": 10.0}
+    failed = a_result(2, times=(1.0,), baselines={**eager, TUNED: 4.0}, failed_baselines={DEFAULT: "compile error"})
+    results = [a_result(1), failed, a_result(3, baselines={**eager, DEFAULT: 5.0, TUNED: 4.0})]
+    ours, theirs = rows_of(results, "table-1")
+    assert (ours["runs"], ours["speed compile"], ours["runs compile"]) == (3, 1.0, 2)
+    assert "runs max-autotune" not in ours, "every task has it"
+    assert theirs["runs compile"] is None
+    assert rows_of(results, "table-3")[0]["runs compile"] == 2
+    assert [row["runs"] for row in rows_of(results, "averages")] == [3, 2, 3]
+    (table,) = (table for table in tables(results) if table.name == "table-1")
+    assert "Not every task has a time of compile" in table.note
+    assert "runs compile" not in rows_of([a_result(1)], "table-1")[0]
+
+
+def test_baselines_without_a_time_are_listed():
+    eager = {"eager": 10.0}
+    failed = a_result(2, baselines={**eager, TUNED: 4.0}, failed_baselines={DEFAULT: "compile error"})
+    late = a_result(3, baselines={**eager, DEFAULT: 5.0})
+    found = [(row["task"], row["baseline"], row["why"]) for row in rows_of([a_result(1), failed, late], "baselines")]
+    assert found == [("level1/2_Task", DEFAULT, "compile error"), ("level1/3_Task", TUNED, "not measured")]
+    unasked = [a_result(number, baselines=eager) for number in (1, 2)]
+    assert "baselines" not in {table.name for table in tables(unasked)}, "nobody wanted them"
+
+
 def test_a_final_has_the_last_word_on_speed_and_success():
     """The search believed in 5 ms against 10."""
     held, lost = confirmed(a_result(1), a_final(8.0)), confirmed(a_result(2), a_final(None))

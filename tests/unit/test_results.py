@@ -78,3 +78,10 @@ def test_kernels_that_came_later_are_judged_by_the_next_start(tmp_path):
     results = judged(tmp_path, {(1, 1): given[:1], (1, 2): given})
     assert [run.metrics.attempts for run in results] == [1, 1, 2, 2]
     assert not any(run.missing for run in results)
+
+
+def test_a_baseline_that_fails_is_kept_with_its_reason(tmp_path):
+    """HashEvaluator fails one source in four, and one of torch.compile's with this comment."""
+    found = searched(tmp_path, "HashEvaluator", comment="# 14", both_scores=False)["search"]
+    assert found.failed_baselines == {"torch.compile default": "compile error"}
+    assert found.baselines.keys() == {"eager", "torch.compile max-autotune"}

@@ -13,7 +13,14 @@ from stark.models import describe
 from stark.results import RESCORED, RunResult
 from stark.view import published
 from stark.view.grouping import WHERE, Figure, Group, group, with_attempts
-from stark.view.report_costs import cost_table, degenerate_table, endings_table, lost_final, time_table
+from stark.view.report_costs import (
+    baselines_table,
+    cost_table,
+    degenerate_table,
+    endings_table,
+    lost_final,
+    time_table,
+)
 from stark.view.tables import Row, Table
 from stark_worker.baselines import BASELINES
 
@@ -38,7 +45,13 @@ def tables(results: Sequence[RunResult]) -> list[Table]:
         so_far_table(groups),
         scores_table(groups),
     ]
-    others = [cost_table(groups), endings_table(results), degenerate_table(results), time_table(groups)]
+    others = [
+        cost_table(groups),
+        endings_table(results),
+        degenerate_table(results),
+        baselines_table(results),
+        time_table(groups),
+    ]
     warning = budgets_differ(groups)
     found = [*(replace(table, note=f"{table.note} {warning}".strip()) for table in compared), *others]
     return [table for table in found if table.rows]
@@ -108,17 +121,17 @@ def budgets_differ(groups: Sequence[Group]) -> str:
 
 def table_1(groups: Sequence[Group]) -> Table:
     """Success, fast_1 and speed against the three baselines."""
+    scarce = _scarce(groups)
     columns = {**WHERE, "tasks": "count", "runs": "count", "attempts per run": "text", "success": "percent"}
-    columns |= {f"fast_1 {SHORT[name]}": "percent" for name in BASELINES}
-    columns |= {f"speed {SHORT[name]}": "times" for name in BASELINES}
+    columns |= _against(scarce)
     rows: list[Row] = []
     for each in groups:
         tasks = len({run.task for run in each.runs})
         counts = (tasks, len(each.runs), _allowed(each))
-        rows.append((*each.where, *counts, success_rate(each.metrics), *_fast_1(each), *_speed(each)))
+        rows.append((*each.where, *counts, success_rate(each.metrics), *_figures(each, scarce)))
         if (theirs := published.TABLE_1.get(each.published_as or (0, ""))) is not None:
-            rows.append((*_theirs(each), None, None, str(published.B), theirs.success, *theirs.fast_1, *theirs.speed))
-    return Table("table-1", "Table 1: success, fast_1 and speed", columns, rows, f"Speed is the mean. {FAILED_RULE}")
+            rows.append((*_theirs(each), None, None, str(published.B), theirs.success, *_printed(theirs, scarce)))
+    return Table("table-1", "Table 1: success, fast_1 and speed", columns, rows, _speed_note(scarce))
 
 
 def table_2(groups: Sequence[Group]) -> Table:
@@ -139,17 +152,15 @@ def table_2(groups: Sequence[Group]) -> Table:
 
 def table_3(groups: Sequence[Group]) -> Table:
     """The ablation, on level 3 where there is one."""
-    columns = {**WHERE}
-    columns |= {f"fast_1 {SHORT[name]}": "percent" for name in BASELINES}
-    columns |= {f"speed {SHORT[name]}": "times" for name in BASELINES}
     ablation = [each for each in with_attempts(groups) if each.base != "reflexion"]
     chosen = [each for each in ablation if (each.published_as or (0,))[0] == 3] or ablation
+    scarce = _scarce(chosen)
     rows: list[Row] = []
     for each in chosen:
-        rows.append((*each.where, *_fast_1(each), *_speed(each)))
+        rows.append((*each.where, *_figures(each, scarce)))
         if (theirs := published.TABLE_3.get(each.published_as or (0, ""))) is not None:
-            rows.append((*_theirs(each), *theirs.fast_1, *theirs.speed))
-    return Table("table-3", "Table 3: ablation", columns, rows, f"Speed is the mean. {FAILED_RULE}")
+            rows.append((*_theirs(each), *_printed(theirs, scarce)))
+    return Table("table-3", "Table 3: ablation", WHERE | _against(scarce), rows, _speed_note(scarce))
 
 
 def figure_1(groups: Sequence[Group]) -> Table:
@@ -182,15 +193,19 @@ def over_others(groups: Sequence[Group]) -> Iterator[tuple[Group, list[float]]]:
 
 def averages_table(groups: Sequence[Group]) -> Table:
     """The speed-up by three averages and both rules for failed tasks."""
-    columns = {**WHERE, "against": "text", "mean": "times", "geometric mean": "times", "median": "times"}
+    columns = {**WHERE, "against": "text", "runs": "count"}
+    columns |= {"mean": "times", "geometric mean": "times", "median": "times"}
     columns |= {"failed": "count", "geometric mean, failed = 1": "times"}
     rows: list[Row] = []
     for each in groups:
         for name in BASELINES:
             if found := averages(each.speedups(name)):
                 figures = (found.mean, found.geometric_mean, found.median, found.failed, found.kept)
-                rows.append((*each.where, SHORT[name], *figures))
-    note = f"{FAILED_RULE} The last column counts a failed task as 1: its user keeps the reference."
+                rows.append((*each.where, SHORT[name], len(each.speedups(name)), *figures))
+    note = (
+        f"{FAILED_RULE} Runs: those on tasks that have a time of the baseline. The last column counts a failed task as "
+        "1: its user keeps the reference."
+    )
     return Table("averages", "Speed-up, three averages", columns, rows, note)
 
 
@@ -248,6 +263,39 @@ def scores_table(groups: Sequence[Group]) -> Table:
 
 
 # -- what they are made of --------------------------------------------------------------------------------------------
+
+
+def _scarce(groups: Sequence[Group]) -> list[str]:
+    """The baselines that some, but not all runs of a table have a time of."""
+    return [
+        name
+        for name in BASELINES
+        if any(each.speedups(name) for each in groups)
+        and any(len(each.speedups(name)) < len(each.runs) for each in groups)
+    ]
+
+
+def _against(scarce: Sequence[str]) -> dict[str, str]:
+    """The columns against the baselines, and over how many runs those go that not all runs have."""
+    columns = {f"fast_1 {SHORT[name]}": "percent" for name in BASELINES}
+    columns |= {f"speed {SHORT[name]}": "times" for name in BASELINES}
+    return columns | {f"runs {SHORT[name]}": "count" for name in scarce}
+
+
+def _figures(each: Group, scarce: Sequence[str]) -> list[float | None]:
+    return [*_fast_1(each), *_speed(each), *(len(each.speedups(name)) for name in scarce)]
+
+
+def _printed(theirs: published.Published, scarce: Sequence[str]) -> list[float | None]:
+    return [*theirs.fast_1, *theirs.speed, *(None for _ in scarce)]
+
+
+def _speed_note(scarce: Sequence[str]) -> str:
+    note = f"Speed is the mean. {FAILED_RULE}"
+    if not scarce:
+        return note
+    fewer = " and ".join(SHORT[name] for name in scarce)
+    return f"{note} Not every task has a time of {fewer}: those columns go over as many runs as the last columns say."
 
 
 def _fast_1(each: Group) -> list[float | None]:

@@ -11,6 +11,7 @@ from stark.tree import Role
 from stark.view.bench import meaning
 from stark.view.grouping import WHERE, Group
 from stark.view.tables import Row, Table
+from stark_worker.baselines import BASELINES
 
 LOST = "no final held"
 UNFINISHED = "unfinished"
@@ -68,6 +69,22 @@ def degenerate_table(results: Sequence[RunResult]) -> Table:
     rows = [(*where, why) for where, why in sorted(found.items())]
     columns = {"task": "text", "score": "text", "why": "text"}
     return Table("degenerate", "Degenerate tasks, left out of the levels' own rows", columns, rows)
+
+
+def baselines_table(results: Sequence[RunResult]) -> Table:
+    """The baselines that some task has no time of, so that nothing is compared with them there."""
+    complete = [run for run in results if run.complete]
+    measured = {(run.score, name) for run in results for name in (*run.baselines, *run.failed_baselines)}
+    found = {
+        (run.task, run.score, name): run.failed_baselines.get(name, "not measured")
+        for run in complete
+        for name in BASELINES
+        if (run.score, name) in measured and name not in run.baselines
+    }
+    rows = [(*where, why) for where, why in sorted(found.items())]
+    columns = {"task": "text", "score": "text", "baseline": "text", "why": "text"}
+    note = "Nothing is compared with these: the columns against such a baseline go over fewer runs, and say so."
+    return Table("baselines", "Baselines without a time", columns, rows, note)
 
 
 def time_table(groups: Sequence[Group]) -> Table:
