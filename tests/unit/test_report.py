@@ -249,6 +249,32 @@ def test_both_scores_stand_side_by_side():
     assert (row["speed, verified"], row["speed, kernelbench v0.1"]) == (2.0, 4.0)
 
 
+def rescored(number, ms, **changes):
+    return a_result(number, score="kernelbench v0.1", kind="rescored", times=(ms,), **changes)
+
+
+def test_both_scores_are_about_the_same_tasks():
+    """Task 2 is degenerate by one score, task 3 by the other; the fourth was not judged by the other yet."""
+    zeros = {"degenerate": "Zeros are accepted."}
+    results = [a_result(1), a_result(2, times=(0.1,)), a_result(3, times=(None,), **zeros), a_result(4, times=(0.1,))]
+    results += [rescored(1, 2.5), rescored(2, 0.1, **zeros), rescored(3, 0.1), rescored(4, 0.1, ending=Ending("fault"))]
+    rows = {row["level"]: row for row in rows_of(results, "scores")}
+    assert (rows["1"]["tasks"], rows["1"]["tasks left out"]) == (1, 3)
+    assert (rows["1"]["success, verified"], rows["1"]["success, kernelbench v0.1"]) == (1.0, 1.0)
+    assert (rows["1"]["speed, verified"], rows["1"]["speed, kernelbench v0.1"]) == (2.0, 4.0)
+    whole = rows["1, with degenerate"]
+    assert (whole["tasks"], whole["tasks left out"]) == (3, 1)
+    assert (whole["success, verified"], whole["success, kernelbench v0.1"]) == (pytest.approx(2 / 3), 1.0)
+
+
+def test_a_level_without_a_task_that_both_scores_admit_is_told():
+    results = [a_result(1), rescored(1, 2.5, degenerate="Zeros are accepted.")]
+    plain, whole = sorted(rows_of(results, "scores"), key=lambda row: row["level"])
+    assert (plain["tasks"], plain["tasks left out"]) == (0, 1)
+    assert (plain["success, verified"], plain["speed, verified"]) == (None, None)
+    assert (whole["tasks"], whole["speed, kernelbench v0.1"]) == (1, 4.0)
+
+
 def test_a_report_becomes_files(tmp_path):
     results = [a_result(number, method) for number in (1, 2) for method in ("stark", "sampling")]
     assert write_report(tmp_path / "out", "A <title>", ["a fact"], tables(results), group(results)) == ""

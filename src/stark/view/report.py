@@ -12,7 +12,7 @@ from stark.metrics import averages, compile_rate, correct_rate, fast_p, success_
 from stark.models import describe
 from stark.results import RESCORED, RunResult
 from stark.view import published
-from stark.view.grouping import WHERE, Figure, Group, group, with_attempts
+from stark.view.grouping import WHERE, Figure, Group, by_score, group, with_attempts
 from stark.view.report_costs import (
     baselines_table,
     cost_table,
@@ -247,18 +247,22 @@ def so_far_table(groups: Sequence[Group]) -> Table:
 
 
 def scores_table(groups: Sequence[Group]) -> Table:
-    """The same winners by both scores."""
+    """The same winners by both scores, over the same tasks."""
     scores = list(dict.fromkeys(each.score for each in groups))
-    columns = {"level": "text", "method": "text"}
+    columns = {"level": "text", "method": "text", "tasks": "count", "tasks left out": "count"}
     for score in scores:
         columns |= {f"success, {score}": "percent", f"speed, {score}": "times"}
-    by_where = {each.where: each for each in groups}
     rows: list[Row] = []
-    for level, method in dict.fromkeys((each.level, each.method) for each in groups):
-        both = [by_where.get((level, score, method)) for score in scores]
-        if len(scores) > 1 and all(both):
-            rows.append((level, method, *(value for each in both if each for value in _kept(each))))
-    note = "One score drives a search; its winner is judged again by the other. Speed: geometric mean, failed = 1."
+    for level, method, sides in by_score(groups) if len(scores) > 1 else ():
+        keys = [each.keys for each in sides]
+        shared = set.intersection(*keys)
+        counts = (len({task for task, _ in shared}), len({task for task, _ in set.union(*keys) - shared}))
+        rows.append((level, method, *counts, *(value for each in sides for value in _kept(each.on(shared)))))
+    note = (
+        "One score drives a search; its winner is judged again by the other. Both columns go over the runs that count "
+        "by both scores; left out are tasks of which a run counts by one alone, because by the other the task is "
+        "degenerate or the run is not complete. Speed: geometric mean, failed = 1."
+    )
     return Table("scores", "Both scores side by side", columns, rows, note)
 
 
@@ -307,9 +311,9 @@ def _speed(each: Group) -> list[float | None]:
     return [one.mean if one else None for one in found]
 
 
-def _kept(each: Group) -> tuple[float, float | None]:
+def _kept(each: Group) -> tuple[float | None, float | None]:
     found = averages(each.speedups())
-    return success_rate(each.metrics), found.kept if found else None
+    return success_rate(each.metrics) if each.runs else None, found.kept if found else None
 
 
 def _allowed(each: Group) -> str:
