@@ -20,7 +20,7 @@ from typing import Self
 from stark.errors import EvaluatorError, TaskError
 from stark.interfaces import Message, Reply, ReplyForm, Usage
 from stark.settings import EvaluationSettings, RoleSettings
-from stark_worker.protocol import DEGENERATE, DeviceFacts, EvalReport, EvalRequest, Outcome, Timing
+from stark_worker.protocol import DEGENERATE, DeviceFacts, EvalReport, EvalRequest, Outcome, Score, Timing
 
 TASK = """\
 def get_inputs():
@@ -128,6 +128,20 @@ class HashEvaluator:
             return EvalReport(FAILURES[number // 4 % 3], log=f"it failed, {number % 97}")
         rival = Timing((10.0,)) if request.rival_source is not None else None
         return EvalReport(Outcome.OK, Timing((1.0 + number % 1900 / 100,)), rival=rival)
+
+
+class SoberEvaluator(HashEvaluator):
+    """What a search took for its winner turns out otherwise in the final: by ``verified`` it takes 8 ms beside a
+    reference of 12, by ``kernelbench`` 3 ms beside 12, and on a task that says ``# brittle`` it does not load."""
+
+    async def evaluate(self, request: EvalRequest) -> EvalReport:
+        report = await super().evaluate(request)
+        if request.rival_source is None:
+            return report
+        if "# brittle" in request.task_source:
+            return EvalReport(Outcome.COMPILE_ERROR, log="torch cannot build it", built=False)
+        took = 8.0 if request.score is Score.VERIFIED else 3.0
+        return EvalReport(Outcome.OK, Timing((took,)), rival=Timing((12.0,)))
 
 
 class TroubledEvaluator(HashEvaluator):

@@ -14,7 +14,6 @@ from collections.abc import Callable, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
-from operator import itemgetter
 from pathlib import Path
 
 from stark.agents.prompts import load_templates
@@ -23,13 +22,14 @@ from stark.config import differences
 from stark.errors import EvaluatorError, ModelError, StarkError, TaskError, UsageError
 from stark.evaluation import open_evaluator
 from stark.evaluation.shared import SharedEvaluator
+from stark.finals import winner
 from stark.grid import Cell, Kind
-from stark.interfaces import Ending, Event, RunRecord, Store
+from stark.interfaces import Ending, Event, Final, RunRecord, Store
 from stark.metrics import attempts_of
 from stark.run import Run, eval_request
 from stark.store import open_store
 from stark.stored import stored_reports
-from stark.tree import ROOT_ID, Node, Role
+from stark.tree import ROOT_ID, Node, Role, Tree
 from stark.waiting import interruptible
 from stark_worker.protocol import DEGENERATE, DeviceFacts, EvalReport, EvalRequest
 
@@ -160,6 +160,8 @@ class Bench:
         judgements, request = self._store.judgements(cell.id), self._root_request(cell)
         if judgements and not self._evaluator.knows(request):
             self._evaluator.learn(request, self._store.nodes(cell.id)[0].report)  # the root landed first
+        if cell.kind is Kind.JUDGED and not {given.number for given in cell.given} <= {each.id for each in judgements}:
+            self._endings.pop(cell.id, None)  # the other tool has made more since
         return len(attempts_of(judgements)) if cell.kind is Kind.SEARCH else 0
 
     def _ending(self, cell: Cell) -> Ending | None:
@@ -191,12 +193,12 @@ class Bench:
         if self._ending(cell) is None:
             await self._end(cell)
         if not self._settled(cell) and self._to_rescore(cell):
-            await self._end(cell.rescored(self._winner(cell)))
+            await self._end(cell.rescored(self._winner(cell)), self._store.final(cell.id))
 
-    async def _end(self, cell: Cell) -> None:
+    async def _end(self, cell: Cell, final: Final | None = None) -> None:
         record = self._records.get(cell.id) or self._create(cell)
         try:
-            ending = await (self._search(cell, record) if cell.kind is Kind.SEARCH else self._judge(cell))
+            ending = await (self._search(cell, record) if cell.kind is Kind.SEARCH else self._judge(cell, final))
             self._faults = 0
         except TaskError as error:
             ending = Ending(BROKEN_TASK, str(error))
@@ -223,8 +225,8 @@ class Bench:
         finally:
             self._running.discard(run)
 
-    async def _judge(self, cell: Cell) -> Ending:
-        """Sources that are given, each a child of the reference."""
+    async def _judge(self, cell: Cell, final: Final | None) -> Ending:
+        """Sources that are given, each a child of the reference. A final has judged a winner by this score already."""
         stored = {node.id for node in self._store.nodes(cell.id)}
         if ROOT_ID not in stored:
             root = Node(ROOT_ID, None, Role.REFERENCE, cell.task.source, await self._reference(cell))
@@ -233,7 +235,8 @@ class Bench:
         for given in cell.given:
             if given.number not in stored:
                 request = eval_request(cell.task, given.source, cell.settings.evaluation, given.entry)
-                report = await self._evaluator.evaluate(request)
+                known = replace(final, score=request.score).report if final else None
+                report = known or await self._evaluator.evaluate(request)
                 node = Node(given.number, ROOT_ID, role, given.source, report, notes=(given.label,))
                 self._store.finish(cell.id, node)
         return Ending(DONE)
@@ -246,13 +249,12 @@ class Bench:
         return report
 
     def _winner(self, cell: Cell) -> str | None:
-        """The source of the fastest correct kernel a search has found."""
-        correct = [
-            (node.runtime_ms, node.source)
-            for node in self._store.nodes(cell.id)
-            if node.runtime_ms is not None and node.id != ROOT_ID
-        ]
-        return min(correct, key=itemgetter(0))[1] if correct else None
+        """The source of the kernel that a search reports."""
+        tree = Tree()
+        for node in self._store.nodes(cell.id):
+            tree.add(node)
+        best = winner(tree, self._store.final(cell.id))
+        return best.source if best else None
 
     def _create(self, cell: Cell) -> RunRecord:
         record = record_of(cell, self._device)

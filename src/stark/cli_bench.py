@@ -194,10 +194,13 @@ def compare(
     from stark.comparison import compare as compare_results
     from stark.results import read_results
     from stark.view.comparing import comparison_tables
-    from stark.view.report import models_of
+    from stark.view.report import models_of, timing_of
 
     one, other = read_results(first), read_results(second)
-    facts = [f"A: {first}, by {models_of(one)}", f"B: {second}, by {models_of(other)}"]
+    facts = [
+        f"{name}: {folder}, by {models_of(results)}. {timing_of(results)}"
+        for name, folder, results in (("A", first, one), ("B", second, other))
+    ]
     terminal.show_tables(facts, comparison_tables(compare_results(one, other)))
 
 

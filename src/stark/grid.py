@@ -170,12 +170,15 @@ def _baselines(cell: Cell, score: Score) -> Cell:
 def judged_cells(
     tasks: Sequence[Task], generations: Mapping[tuple[int, int], Sequence[Given]], system: str, settings: Settings
 ) -> list[Cell]:
-    """Kernels another tool has made, each judged by both scores."""
+    """Kernels another tool has made, each judged by both scores. A task it made none for is in here as well, with
+    nothing given: KernelBench counts those as failures, and without them any tool could choose its tasks."""
+    if not any((task.level, task.number) in generations for task in tasks):
+        return []
     return [
         Cell(task, _evaluation(Settings(evaluation=settings.evaluation), score=score), "", Kind.JUDGED, given, system)
         for task in tasks
         if task.level is not None and task.number is not None
-        if (given := tuple(generations.get((task.level, task.number), ())))
+        for given in [tuple(generations.get((task.level, task.number), ()))]
         for score in Score
     ]
 

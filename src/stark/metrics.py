@@ -9,8 +9,9 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
+from stark.interfaces import Final
 from stark.tree import ROOT_ID, Judgement, Node, Role
-from stark_worker.protocol import Outcome
+from stark_worker.protocol import Outcome, Timing
 
 NO_ATTEMPT = frozenset({Role.REFERENCE, Role.GIVEN})
 
@@ -19,19 +20,28 @@ Made = TypeVar("Made", Node, Judgement)
 
 @dataclass(frozen=True)
 class RunMetrics:
-    """The figures of one run. ``so_far_ms`` is the best runtime after each attempt, infinity while there is none."""
+    """The figures of one run. Rates, ``root_ms`` and ``so_far_ms``, the best runtime after each attempt and infinity
+    while there is none, are the search's. ``best_ms`` is the winner's time and ``beside_ms`` that of the reference it
+    is compared with: of its final, where both were timed ``in_turns``, else of the search."""
 
     attempts: int
     compiled: int
     correct: int
     root_ms: float
     best_ms: float | None
+    beside_ms: float
     so_far_ms: tuple[float, ...] = ()
+    in_turns: bool = False
 
     @property
     def success(self) -> bool:
         """At least one compiled and correct kernel."""
         return self.best_ms is not None
+
+    @property
+    def speedup(self) -> float | None:
+        """How many times as fast as the reference the winner is; None where there is none."""
+        return None if self.best_ms is None else self.beside_ms / self.best_ms
 
 
 def attempts_of(nodes: Iterable[Made]) -> list[Made]:
@@ -39,21 +49,25 @@ def attempts_of(nodes: Iterable[Made]) -> list[Made]:
     return [node for node in nodes if node.role not in NO_ATTEMPT]
 
 
-def measure(judgements: Sequence[Judgement]) -> RunMetrics:
-    """The figures of a run with these nodes."""
+def measure(judgements: Sequence[Judgement], final: Final | None = None) -> RunMetrics:
+    """The figures of a run with these nodes. The fastest of many noisy times is partly the luckiest, so the final has
+    the last word on the winner: a kernel that does not hold there is none."""
     (root,) = (each for each in judgements if each.id == ROOT_ID)
     if root.runtime_ms is None:
         raise ValueError("a tree whose root did not run has no metrics")
     made = attempts_of(judgements)
-    runtimes = [each.runtime_ms for each in judgements if each.id != ROOT_ID and each.runtime_ms is not None]
     times = (math.inf if each.runtime_ms is None else each.runtime_ms for each in made)
+    best_ms = _fastest(judgements) if final is None else _median(final.report.timing)
+    beside_ms = _median(final.report.rival) if final else None
     return RunMetrics(
         attempts=len(made),
         compiled=sum(each.compiled for each in made),
         correct=sum(each.outcome is Outcome.OK for each in made),
         root_ms=root.runtime_ms,
-        best_ms=min(runtimes, default=None),
+        best_ms=best_ms,
+        beside_ms=root.runtime_ms if beside_ms is None else beside_ms,
         so_far_ms=tuple(itertools.accumulate(times, min)),
+        in_turns=beside_ms is not None,
     )
 
 
@@ -102,6 +116,14 @@ def averages(speedups: Sequence[float | None]) -> Averages | None:
         failed=len(speedups) - len(solved),
         kept=statistics.geometric_mean([1.0 if speedup is None else speedup for speedup in speedups]),
     )
+
+
+def _fastest(judgements: Iterable[Judgement]) -> float | None:
+    return min((each.runtime_ms for each in judgements if each.id != ROOT_ID and each.runtime_ms), default=None)
+
+
+def _median(timing: Timing | None) -> float | None:
+    return timing.median_ms if timing else None
 
 
 def _ratio(part: int, whole: int) -> float:

@@ -2,25 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from stark.errors import StoreError
-from stark.interfaces import Ending, RoleUsage, RunRecord, Store
+from stark.interfaces import Ending, Final, RoleUsage, RunRecord, Store
 from stark.metrics import RunMetrics, measure
 from stark.store import open_store
 from stark.tree import ROOT_ID, Judgement, Role
 from stark_worker.baselines import EAGER
-from stark_worker.protocol import DEGENERATE
+from stark_worker.protocol import DEGENERATE, Score
 
-SEARCH, BASELINES, RESCORED = "search", "baselines", "rescored"  # kinds of runs; see grid.py
+SEARCH, BASELINES, RESCORED, JUDGED = "search", "baselines", "rescored", "judged"  # kinds of runs; see grid.py
 
 
 @dataclass(frozen=True)
 class RunResult:
-    """One run. ``baselines`` are milliseconds by name; ``metrics`` is None where the reference was never measured."""
+    """One run. ``baselines`` are milliseconds by name; ``metrics`` is None where the reference was never measured.
+    ``final`` is the last word on its winner, where one was spoken; ``failed_baselines`` is why others have no time."""
 
     run_id: str
     kind: str
@@ -41,6 +42,8 @@ class RunResult:
     baselines: Mapping[str, float] = field(default_factory=dict)
     device: str = ""
     models: tuple[str, ...] = ()  # those that were asked, none twice
+    final: Final | None = field(default=None, repr=False)
+    failed_baselines: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def complete(self) -> bool:
@@ -49,11 +52,22 @@ class RunResult:
             return False
         return self.ending is not None or self.metrics.attempts >= self.budget
 
+    @property
+    def missing(self) -> bool:
+        """Whether another tool was to make a kernel for the task and made none."""
+        return self.kind == JUDGED and self.metrics is not None and not self.metrics.attempts
+
+    @property
+    def allowed(self) -> int:
+        """How many attempts it had: the kernels that are there, where another tool has made them."""
+        return self.metrics.attempts if self.kind == JUDGED and self.metrics is not None else self.budget
+
     def speedup(self, baseline: str = EAGER) -> float | None:
-        """How many times as fast as a baseline the best kernel is; None for a failed task."""
-        if self.metrics is None or self.metrics.best_ms is None:
+        """How many times as fast as a baseline the winner is; None for a failed task. A final has eager beside the
+        winner; another baseline has only been timed as eager was once, so it counts by how it compares with that."""
+        if self.metrics is None or self.metrics.speedup is None:
             return None
-        return self.baselines[baseline] / self.metrics.best_ms
+        return self.metrics.speedup * (self.baselines[baseline] / self.baselines[EAGER])
 
 
 def read_results(folder: Path) -> list[RunResult]:
@@ -61,12 +75,18 @@ def read_results(folder: Path) -> list[RunResult]:
     with closing(open_store(folder, write=False)) as store:
         records = store.runs()
         baselines = {
-            (record.task.name, _score(record)): _times(store.judgements(record.id))
+            (record.task.name, _score(record)): _baselines(store, record)
             for record in records
             if record.labels.get("kind") == BASELINES
         }
+        searches = {_search(record): record.id for record in records if record.labels.get("kind", SEARCH) == SEARCH}
         results = [
-            _result(store, record, baselines.get((record.task.name, _score(record)), {}))
+            _result(
+                store,
+                record,
+                baselines.get((record.task.name, _score(record)), []),
+                _final(store, record, searches.get(_search(record))),
+            )
             for record in records
             if record.labels.get("kind") != BASELINES
         ]
@@ -76,10 +96,24 @@ def read_results(folder: Path) -> list[RunResult]:
     return sorted(results, key=lambda run: (run.level or 0, run.number or 0, run.run_id))
 
 
-def _result(store: Store, record: RunRecord, baselines: Mapping[str, float]) -> RunResult:
+def _final(store: Store, record: RunRecord, search: str | None) -> Final | None:
+    """The last word on a run's winner. That of a search was judged by both scores, so it has the last word on the
+    winner by the other score too; what did not hold by the score of the search is no winner by any."""
+    if record.labels.get("kind") != RESCORED:
+        return store.final(record.id)
+    final = store.final(search) if search is not None else None
+    return replace(final, score=Score(record.settings["evaluation"]["score"])) if final and final.holds else final
+
+
+def _search(record: RunRecord) -> tuple[str, str, int]:
+    """What a search and its winner by the other score have in common."""
+    return record.task.name, _method(record), int(record.settings["seed"])
+
+
+def _result(store: Store, record: RunRecord, baselines: Sequence[Judgement], final: Final | None) -> RunResult:
     judgements = store.judgements(record.id)
     root = next((each for each in judgements if each.id == ROOT_ID), None)
-    measured = measure(judgements) if root is not None and root.runtime_ms is not None else None
+    measured = measure(judgements, final) if root is not None and root.runtime_ms is not None else None
     ending = store.ending(record.id)
     refused = ending.message if ending is not None and ending.reason == DEGENERATE else ""
     usage = store.usage(record.id)
@@ -100,14 +134,20 @@ def _result(store: Store, record: RunRecord, baselines: Mapping[str, float]) -> 
         evaluation_s=sum(each.duration_s for each in judgements),
         wall_s=store.seconds(record.id),
         judgements=tuple(judgements),
-        baselines={**baselines, EAGER: measured.root_ms} if measured else {},
+        baselines={**_times(baselines), EAGER: measured.root_ms} if measured else {},
         device=record.device.name,
         models=tuple(sorted({str(record.settings["roles"][role]["model"]) for role in usage})),
+        final=final,
+        failed_baselines={each.label: each.outcome.replace("_", " ") for each in baselines if each.runtime_ms is None},
     )
 
 
-def _times(judgements: list[Judgement]) -> dict[str, float]:
-    return {each.label: each.runtime_ms for each in judgements if each.id != ROOT_ID and each.runtime_ms is not None}
+def _baselines(store: Store, record: RunRecord) -> list[Judgement]:
+    return [each for each in store.judgements(record.id) if each.id != ROOT_ID]
+
+
+def _times(baselines: Sequence[Judgement]) -> dict[str, float]:
+    return {each.label: each.runtime_ms for each in baselines if each.runtime_ms is not None}
 
 
 def _method(record: RunRecord) -> str:

@@ -63,6 +63,8 @@ def test_generations_are_found_by_their_names(tmp_path):
     found = read_generations(tmp_path)
     assert [given.label for given in found[1, 2]] == ["sample 9", "sample 10"]
     cells = judged_cells(TASKS, found, "theirs", Settings())
-    assert [(cell.task.number, cell.settings.evaluation.score) for cell in cells] == [(2, score) for score in Score]
+    placed = [(cell.task.number, cell.settings.evaluation.score, len(cell.given)) for cell in cells]
+    assert placed == [(number, score, made) for number, made in ((1, 0), (2, 2)) for score in Score]
+    assert judged_cells(TASKS[:1], found, "theirs", Settings()) == [], "none of them is for a chosen task"
     with pytest.raises(UsageError, match="holds no generated kernel"):
         read_generations(tmp_path / "none")

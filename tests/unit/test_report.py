@@ -10,7 +10,7 @@ import pytest
 
 from stark.comparison import compare
 from stark.errors import UsageError
-from stark.interfaces import Ending, RoleUsage, Usage
+from stark.interfaces import Ending, Final, RoleUsage, Usage
 from stark.metrics import measure
 from stark.results import RunResult
 from stark.tabular import read_rows
@@ -20,7 +20,7 @@ from stark.view.kernelbench import write_eval_results
 from stark.view.published import TABLE_1
 from stark.view.report import facts_of, tables
 from stark.view.report_files import as_html, as_markdown, write_report
-from stark_worker.protocol import Outcome
+from stark_worker.protocol import EvalReport, Outcome, Score, Timing
 
 DEFAULT, TUNED = "torch.compile default", "torch.compile max-autotune"
 BASELINES = {DEFAULT: 5.0, TUNED: 4.0}
@@ -56,6 +56,16 @@ def a_result(number=1, method="stark", times=(20.0, None, 5.0), **changes) -> Ru
     return replace(result, **changes)
 
 
+def a_final(ms, rival_ms=12.0, node_id=3) -> Final:
+    """The last word on a winner: None for one that does not hold."""
+    held = EvalReport(Outcome.OK, Timing((ms,)), rival=Timing((rival_ms,))) if ms else EvalReport(Outcome.WRONG_RESULT)
+    return Final(node_id, Score.VERIFIED, held, EvalReport(Outcome.CRASH))
+
+
+def confirmed(run: RunResult, final: Final) -> RunResult:
+    return replace(run, final=final, metrics=measure(run.judgements, final))
+
+
 def rows_of(results, name):
     (table,) = (table for table in tables(results) if table.name == name)
     return table.records()
@@ -80,6 +90,54 @@ def test_table_1_has_our_figures_and_the_papers():
 def test_a_baseline_that_was_not_measured_is_left_open():
     row = rows_of([a_result(baselines={"eager": 10.0})], "table-1")[0]
     assert (row["fast_1 eager"], row["fast_1 compile"], row["speed compile"]) == (1.0, None, None)
+
+
+def test_columns_over_fewer_runs_say_over_how_many():
+    """torch.compile cannot run one of two tasks."""
+    eager = {"eager": 10.0}
+    failed = a_result(2, times=(1.0,), baselines={**eager, TUNED: 4.0}, failed_baselines={DEFAULT: "compile error"})
+    results = [a_result(1), failed, a_result(3, baselines={**eager, DEFAULT: 5.0, TUNED: 4.0})]
+    ours, theirs = rows_of(results, "table-1")
+    assert (ours["runs"], ours["speed compile"], ours["runs compile"]) == (3, 1.0, 2)
+    assert "runs max-autotune" not in ours, "every task has it"
+    assert theirs["runs compile"] is None
+    assert rows_of(results, "table-3")[0]["runs compile"] == 2
+    assert [row["runs"] for row in rows_of(results, "averages")] == [3, 2, 3]
+    (table,) = (table for table in tables(results) if table.name == "table-1")
+    assert "Not every task has a time of compile" in table.note
+    assert "runs compile" not in rows_of([a_result(1)], "table-1")[0]
+
+
+def test_baselines_without_a_time_are_listed():
+    eager = {"eager": 10.0}
+    failed = a_result(2, baselines={**eager, TUNED: 4.0}, failed_baselines={DEFAULT: "compile error"})
+    late = a_result(3, baselines={**eager, DEFAULT: 5.0})
+    found = [(row["task"], row["baseline"], row["why"]) for row in rows_of([a_result(1), failed, late], "baselines")]
+    assert found == [("level1/2_Task", DEFAULT, "compile error"), ("level1/3_Task", TUNED, "not measured")]
+    unasked = [a_result(number, baselines=eager) for number in (1, 2)]
+    assert "baselines" not in {table.name for table in tables(unasked)}, "nobody wanted them"
+
+
+def test_a_final_has_the_last_word_on_speed_and_success():
+    """The search believed in 5 ms against 10."""
+    held, lost = confirmed(a_result(1), a_final(8.0)), confirmed(a_result(2), a_final(None))
+    row = rows_of([held, lost], "table-1")[0]
+    assert (row["success"], row["fast_1 eager"], row["speed eager"]) == (0.5, 0.5, 1.5)
+    assert (row["speed compile"], row["speed max-autotune"]) == (0.75, pytest.approx(0.6))
+    (row,) = rows_of([held, lost], "endings")
+    assert (row["solved"], row["no final held"], row["no correct kernel"]) == (1, 1, 0)
+    (row,) = rows_of([held, lost], "so-far")
+    assert row["after 3"] == pytest.approx(2.0), "a curve is the search's own"
+    assert rows_of([held, confirmed(a_result(1, "sampling"), a_final(12.0))], "figure-1")[0]["mean"] == 1.5
+
+
+def test_a_report_says_which_speed_ups_no_final_confirms():
+    held, lost = confirmed(a_result(1), a_final(8.0)), confirmed(a_result(2), a_final(None))
+    (told,) = [fact for fact in facts_of([held]) if "finals" in fact]
+    assert told == "Success and speed-ups are those of finals, timed in turns with eager, for 1 winners."
+    (told,) = [fact for fact in facts_of([held, a_result(3), lost, a_result(4, times=(None,))]) if "finals" in fact]
+    assert "; 1 had none and count with the best time of the search" in told
+    assert "; 1 runs had kernels of which none held" in told
 
 
 def test_table_2_counts_attempts():
@@ -144,9 +202,39 @@ def test_failed_tasks_faults_and_exhausted_budgets_are_different_things():
         a_result(7, ending=None, budget=30),
     ]
     (row,) = rows_of(results, "endings")
-    assert list(row.values())[2:] == [1] * 7
+    assert {name: count for name, count in row.items() if count != 1} == {
+        "score": "verified",
+        "method": "stark",
+        "no correct kernel": 2,
+        "no final held": 0,
+        "of these solved": 0,
+    }
     assert rows_of(results, "table-1")[0]["tasks"] == 3
     assert rows_of(results, "degenerate")[0]["why"] == "Zeros are accepted."
+
+
+def test_a_budget_that_ran_out_is_told_of_solved_runs_too():
+    results = [a_result(1, ending=Ending("money")), a_result(2, times=(None,), ending=Ending("tokens")), a_result(3)]
+    (row,) = rows_of(results, "endings")
+    assert (row["solved"], row["no correct kernel"]) == (2, 1)
+    assert (row["budget exhausted"], row["of these solved"]) == (2, 1)
+
+
+def test_a_report_says_how_many_attempts_a_run_had_and_warns_where_they_differ():
+    same = [a_result(1, budget=30), a_result(2, budget=30)]
+    assert "Attempts per run (B): 30." in facts_of(same)
+    assert rows_of(same, "table-1")[0]["attempts per run"] == "30"
+    assert not any("Warning" in table.note for table in tables(same))
+    unlike = [*same, a_result(3, "sampling", budget=60), a_result(4, "sampling", budget=10)]
+    assert any(fact.startswith("Attempts per run (B): 10, 30, 60. Warning:") for fact in facts_of(unlike))
+    found = {row["method"]: row["attempts per run"] for row in rows_of(unlike, "table-1") if row["score"] == "verified"}
+    assert found == {"sampling": "10 to 60", "stark": "30"}
+    assert all("Warning" in table.note for table in tables(unlike) if table.name in ("table-1", "averages", "fast-p"))
+
+
+def test_the_attempts_of_another_tool_are_the_kernels_it_made():
+    made, none = a_result(1, kind="judged", budget=30), a_result(2, kind="judged", times=(), budget=30)
+    assert "Attempts per run (B): 3." in facts_of([made, none])
 
 
 def test_degenerate_tasks_that_were_searched_have_rows_of_their_own():
@@ -159,6 +247,32 @@ def test_both_scores_stand_side_by_side():
     again = a_result(1, score="kernelbench v0.1", kind="rescored", times=(2.5,))
     (row,) = rows_of([a_result(1), again], "scores")
     assert (row["speed, verified"], row["speed, kernelbench v0.1"]) == (2.0, 4.0)
+
+
+def rescored(number, ms, **changes):
+    return a_result(number, score="kernelbench v0.1", kind="rescored", times=(ms,), **changes)
+
+
+def test_both_scores_are_about_the_same_tasks():
+    """Task 2 is degenerate by one score, task 3 by the other; the fourth was not judged by the other yet."""
+    zeros = {"degenerate": "Zeros are accepted."}
+    results = [a_result(1), a_result(2, times=(0.1,)), a_result(3, times=(None,), **zeros), a_result(4, times=(0.1,))]
+    results += [rescored(1, 2.5), rescored(2, 0.1, **zeros), rescored(3, 0.1), rescored(4, 0.1, ending=Ending("fault"))]
+    rows = {row["level"]: row for row in rows_of(results, "scores")}
+    assert (rows["1"]["tasks"], rows["1"]["tasks left out"]) == (1, 3)
+    assert (rows["1"]["success, verified"], rows["1"]["success, kernelbench v0.1"]) == (1.0, 1.0)
+    assert (rows["1"]["speed, verified"], rows["1"]["speed, kernelbench v0.1"]) == (2.0, 4.0)
+    whole = rows["1, with degenerate"]
+    assert (whole["tasks"], whole["tasks left out"]) == (3, 1)
+    assert (whole["success, verified"], whole["success, kernelbench v0.1"]) == (pytest.approx(2 / 3), 1.0)
+
+
+def test_a_level_without_a_task_that_both_scores_admit_is_told():
+    results = [a_result(1), rescored(1, 2.5, degenerate="Zeros are accepted.")]
+    plain, whole = sorted(rows_of(results, "scores"), key=lambda row: row["level"])
+    assert (plain["tasks"], plain["tasks left out"]) == (0, 1)
+    assert (plain["success, verified"], plain["speed, verified"]) == (None, None)
+    assert (whole["tasks"], whole["speed, kernelbench v0.1"]) == (1, 4.0)
 
 
 def test_a_report_becomes_files(tmp_path):
@@ -203,6 +317,17 @@ def test_the_layout_of_kernelbench(tmp_path):
     assert (best["sample_id"], best["correctness"], best["runtime"], best["metadata"]["node"]) == (0, True, 5.0, 3)
     assert [(other["compiled"], other["runtime"]) for other in others] == [(True, 20.0), (False, -1.0)]
     assert content["3"][0]["correctness"] is False
+
+
+def test_the_first_sample_is_the_winner_as_its_final_judged_it(tmp_path):
+    held, lost = confirmed(a_result(1), a_final(8.0, node_id=1)), confirmed(a_result(2), a_final(None))
+    content = json.loads(write_eval_results(tmp_path, [held, lost])[0].read_text())
+    first = [
+        (samples[0]["metadata"]["node"], samples[0]["correctness"], samples[0]["runtime"])
+        for samples in content.values()
+    ]
+    assert first == [(1, True, 8.0), (3, False, -1.0)]
+    assert [sample["runtime"] for sample in content["1"][1:]] == [-1.0, 5.0]
 
 
 # -- comparing two stores ---------------------------------------------------------------------------------------------

@@ -5,7 +5,10 @@ from __future__ import annotations
 from stark.comparison import Comparison
 from stark.view.tables import Table
 
-NOTE = "Speed-up over eager as measured in each store: geometric mean over seeds, a failed run counted as 1."
+NOTE = (
+    "Speed-up over eager as measured in each store, in the finals where there are some: geometric mean over seeds, a "
+    "failed run counted as 1."
+)
 
 
 def comparison_tables(found: Comparison) -> list[Table]:

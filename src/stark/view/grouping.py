@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
 
 from stark.metrics import RunMetrics
 from stark.results import RunResult
@@ -20,6 +20,7 @@ WITH_DEGENERATE = ", with degenerate"
 WHERE = {"level": "text", "score": "text", "method": "text"}  # the columns that name a row
 
 Figure = Callable[[RunResult], float | None]
+Key = tuple[str, int]  # task, seed
 
 
 @dataclass(frozen=True)
@@ -45,6 +46,11 @@ class Group:
         return [run.metrics for run in self.runs if run.metrics is not None]
 
     @property
+    def allowed(self) -> list[int]:
+        """The attempts a run of this row had, every number once. A kernel that is missing says nothing about them."""
+        return sorted({run.allowed for run in self.runs if not run.missing})
+
+    @property
     def published_as(self) -> tuple[int, str] | None:
         """The paper's name for this row."""
         plain = self.level.removesuffix(WITH_DEGENERATE)
@@ -52,6 +58,15 @@ class Group:
 
     def speedups(self, baseline: str = EAGER) -> list[float | None]:
         return [run.speedup(baseline) for run in self.runs if baseline in run.baselines]
+
+    @property
+    def keys(self) -> set[Key]:
+        """What names a run beside its row."""
+        return {(run.task, run.seed) for run in self.runs}
+
+    def on(self, keys: set[Key]) -> Group:
+        """The row without other runs than these."""
+        return replace(self, runs=tuple(run for run in self.runs if (run.task, run.seed) in keys))
 
     def by_task(self, figure: Figure) -> list[list[float]]:
         """A figure of each run, the seeds of a task together."""
@@ -88,6 +103,17 @@ def group(results: Sequence[RunResult]) -> list[Group]:
         if run.level in doubtful:
             found.setdefault((level + WITH_DEGENERATE, run.score, run.method), []).append(run)
     return [Group(*where, tuple(runs)) for where, runs in sorted(found.items(), key=lambda item: _place(item[0]))]
+
+
+def by_score(groups: Sequence[Group]) -> Iterator[tuple[str, str, list[Group]]]:
+    """Level, method and their row by every score, where the method has runs by every score. A row is empty where all
+    tasks of the level are degenerate by that score alone: its runs are in the rows with degenerate ones."""
+    scores = list(dict.fromkeys(each.score for each in groups))
+    found = {each.where: each for each in groups}
+    for level, method in dict.fromkeys((each.level, each.method) for each in groups):
+        names = (level, level + WITH_DEGENERATE)
+        if all(any((name, score, method) in found for name in names) for score in scores):
+            yield level, method, [found.get((level, s, method), Group(level, s, method, ())) for s in scores]
 
 
 def with_attempts(groups: Sequence[Group]) -> list[Group]:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from stark.results import RunResult
-from stark.tree import ROOT_ID, Judgement
+from stark.tree import ROOT_ID, Judgement, Role
 from stark.view.exports import write_text
 from stark_worker.protocol import Outcome
 
@@ -35,11 +36,26 @@ def write_eval_results(folder: Path, results: Sequence[RunResult]) -> list[Path]
 
 
 def _samples(run: RunResult) -> list[dict[str, Any]]:
-    """The best kernel first, then the others as they landed."""
+    """The winner first, as its final judged it, then the others as they landed."""
     made = [each for each in run.judgements if each.id != ROOT_ID]
     best = min(made, key=lambda each: (each.runtime_ms is None, each.runtime_ms or 0.0), default=None)
-    ordered = [] if best is None else [best, *(each for each in made if each is not best)]
-    return [_sample(number, each, run) for number, each in enumerate(ordered)]
+    if run.final is not None:
+        # the winner of a search by the other score is the only node there, under a number of its own
+        best = next((each for each in made if each.id == run.final.node_id), best)
+    if best is None:  # nobody has made any, which that layout has no word for
+        return [_sample(0, Judgement(ROOT_ID, Role.OTHER, Outcome.UNUSABLE_REPLY), run)]
+    ordered = [best, *(each for each in made if each is not best)]
+    return [
+        _sample(number, _last_word(each, run) if each is best else each, run) for number, each in enumerate(ordered)
+    ]
+
+
+def _last_word(winner: Judgement, run: RunResult) -> Judgement:
+    if run.final is None:
+        return winner
+    report = run.final.report
+    runtime_ms = report.timing.median_ms if report.timing else None
+    return replace(winner, outcome=report.outcome, runtime_ms=runtime_ms, built=report.built)
 
 
 def _sample(number: int, each: Judgement, run: RunResult) -> dict[str, Any]:

@@ -6,6 +6,8 @@ from dataclasses import dataclass
 
 Three = tuple[float, float, float]  # against eager, torch.compile default, torch.compile max-autotune
 
+B = 30  # attempts per run
+
 
 @dataclass(frozen=True)
 class Published:

@@ -5,27 +5,36 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 
 from stark.inference import interval
 from stark.metrics import averages, compile_rate, correct_rate, fast_p, success_rate
 from stark.models import describe
-from stark.results import RunResult
+from stark.results import RESCORED, RunResult
 from stark.view import published
-from stark.view.grouping import WHERE, Figure, Group, group, with_attempts
-from stark.view.report_costs import cost_table, degenerate_table, endings_table, time_table
+from stark.view.grouping import WHERE, Figure, Group, by_score, group, with_attempts
+from stark.view.report_costs import (
+    baselines_table,
+    cost_table,
+    degenerate_table,
+    endings_table,
+    lost_final,
+    time_table,
+)
 from stark.view.tables import Row, Table
 from stark_worker.baselines import BASELINES
 
 THRESHOLDS = (0.5, 0.8, 1.0, 1.2, 1.5, 2.0, 3.0, 5.0)
 MARKS = (1, 2, 5, 10, 15, 20, 25, 30, 60, 100)
 SHORT = dict(zip(BASELINES, ("eager", "compile", "max-autotune"), strict=True))
+LISTED = 20  # tasks that are named in a sentence
 FAILED_RULE = "Averages leave failed tasks out."
 
 
 def tables(results: Sequence[RunResult]) -> list[Table]:
     """Every table of a report, the paper's first."""
     groups = group(results)
-    found = [
+    compared = [
         table_1(groups),
         table_2(groups),
         table_3(groups),
@@ -35,11 +44,16 @@ def tables(results: Sequence[RunResult]) -> list[Table]:
         fast_p_table(groups),
         so_far_table(groups),
         scores_table(groups),
+    ]
+    others = [
         cost_table(groups),
         endings_table(results),
         degenerate_table(results),
+        baselines_table(results),
         time_table(groups),
     ]
+    warning = budgets_differ(groups)
+    found = [*(replace(table, note=f"{table.note} {warning}".strip()) for table in compared), *others]
     return [table for table in found if table.rows]
 
 
@@ -50,7 +64,10 @@ def facts_of(results: Sequence[RunResult]) -> list[str]:
     return [
         f"{complete} of {len(results)} runs are complete. Score: {', '.join(scores)}. Device: {', '.join(devices)}.",
         f"Chat models: {models_of(results)}.",
-        "The paper's rows: A100 40 GB, Claude Sonnet 4, 30 attempts, KernelBench's protocol of its time.",
+        timing_of(results),
+        *missing_of(results),
+        *budgets_of(results),
+        f"The paper's rows: A100 40 GB, Claude Sonnet 4, {published.B} attempts, KernelBench's protocol of its time.",
     ]
 
 
@@ -59,18 +76,62 @@ def models_of(results: Sequence[RunResult]) -> str:
     return ", ".join(sorted({describe(name) for run in results for name in run.models})) or "none was asked"
 
 
+def timing_of(results: Sequence[RunResult]) -> str:
+    """What success and speed were measured by, so that nobody takes a search's luckiest time for a final."""
+    counted = [run for run in results if run.complete and run.kind != RESCORED]  # whose winners are those of searches
+    solved = [run.metrics for run in counted if run.metrics and run.metrics.success]
+    in_turns, lost = sum(one.in_turns for one in solved), sum(map(lost_final, counted))
+    parts = [f"Success and speed-ups are those of finals, timed in turns with eager, for {in_turns} winners"]
+    if len(solved) > in_turns:
+        parts.append(f"{len(solved) - in_turns} had none and count with the best time of the search, partly luck")
+    if lost:
+        parts.append(f"{lost} runs had kernels of which none held in its final, and count as failed")
+    return "; ".join(parts) + "."
+
+
+def missing_of(results: Sequence[RunResult]) -> list[str]:
+    """The tasks another tool made no kernel for."""
+    found: dict[str, list[str]] = {}
+    for run in results:
+        if run.complete and run.missing and run.task not in found.setdefault(run.method, []):
+            found[run.method].append(run.task)
+    return [
+        f"{method} has no kernel for {len(tasks)} tasks, which count as failed and in no rate over attempts: "
+        f"{', '.join(tasks[:LISTED])}{f' and {len(tasks) - LISTED} more' if len(tasks) > LISTED else ''}."
+        for method, tasks in found.items()
+    ]
+
+
+def budgets_of(results: Sequence[RunResult]) -> list[str]:
+    """How many attempts the runs had, without which no success means anything."""
+    groups = group(results)
+    numbers = sorted({number for each in groups for number in each.allowed})
+    if not numbers:
+        return []
+    return [f"Attempts per run (B): {', '.join(map(str, numbers))}. {budgets_differ(groups)}".rstrip()]
+
+
+def budgets_differ(groups: Sequence[Group]) -> str:
+    """A warning where the runs of a report had unlike chances; nothing where they had the same."""
+    found = {number for each in groups for number in each.allowed}
+    if len(found) < 2:
+        return ""
+    return f"Warning: runs with unlike budgets, from {min(found)} to {max(found)} attempts, are not comparable."
+
+
 def table_1(groups: Sequence[Group]) -> Table:
     """Success, fast_1 and speed against the three baselines."""
-    columns = {**WHERE, "tasks": "count", "runs": "count", "success": "percent"}
-    columns |= {f"fast_1 {SHORT[name]}": "percent" for name in BASELINES}
-    columns |= {f"speed {SHORT[name]}": "times" for name in BASELINES}
+    scarce = _scarce(groups)
+    columns = {**WHERE, "tasks": "count", "runs": "count", "attempts per run": "text", "success": "percent"}
+    columns |= _against(scarce)
     rows: list[Row] = []
     for each in groups:
         tasks = len({run.task for run in each.runs})
-        rows.append((*each.where, tasks, len(each.runs), success_rate(each.metrics), *_fast_1(each), *_speed(each)))
+        counts = (tasks, len(each.runs), _allowed(each))
+        rows.append((*each.where, *counts, success_rate(each.metrics), *_figures(each, scarce)))
         if (theirs := published.TABLE_1.get(each.published_as or (0, ""))) is not None:
-            rows.append((*_theirs(each), None, None, theirs.success, *theirs.fast_1, *theirs.speed))
-    return Table("table-1", "Table 1: success, fast_1 and speed", columns, rows, f"Speed is the mean. {FAILED_RULE}")
+            rows.append((*_theirs(each), None, None, str(published.B), theirs.success, *_printed(theirs, scarce)))
+    return Table("table-1", "Table 1: success, fast_1 and speed", columns, rows, _speed_note(scarce))
 
 
 def table_2(groups: Sequence[Group]) -> Table:
@@ -82,23 +143,24 @@ def table_2(groups: Sequence[Group]) -> Table:
         rows.append((*each.where, compile_rate(runs), correct_rate(runs), correct_rate(runs, of_compiled=True)))
         if (theirs := published.TABLE_2.get(each.published_as or (0, ""))) is not None:
             rows.append((*_theirs(each), *theirs, None))
-    note = "Shares of attempts. The paper does not say whether its correct rate is of all attempts or of compiled ones."
+    note = (
+        "Shares of attempts, as the search judged them. The paper does not say whether its correct rate is of all "
+        "attempts or of compiled ones."
+    )
     return Table("table-2", "Table 2: compile and correct rates", columns, rows, note)
 
 
 def table_3(groups: Sequence[Group]) -> Table:
     """The ablation, on level 3 where there is one."""
-    columns = {**WHERE}
-    columns |= {f"fast_1 {SHORT[name]}": "percent" for name in BASELINES}
-    columns |= {f"speed {SHORT[name]}": "times" for name in BASELINES}
     ablation = [each for each in with_attempts(groups) if each.base != "reflexion"]
     chosen = [each for each in ablation if (each.published_as or (0,))[0] == 3] or ablation
+    scarce = _scarce(chosen)
     rows: list[Row] = []
     for each in chosen:
-        rows.append((*each.where, *_fast_1(each), *_speed(each)))
+        rows.append((*each.where, *_figures(each, scarce)))
         if (theirs := published.TABLE_3.get(each.published_as or (0, ""))) is not None:
-            rows.append((*_theirs(each), *theirs.fast_1, *theirs.speed))
-    return Table("table-3", "Table 3: ablation", columns, rows, f"Speed is the mean. {FAILED_RULE}")
+            rows.append((*_theirs(each), *_printed(theirs, scarce)))
+    return Table("table-3", "Table 3: ablation", WHERE | _against(scarce), rows, _speed_note(scarce))
 
 
 def figure_1(groups: Sequence[Group]) -> Table:
@@ -109,8 +171,8 @@ def figure_1(groups: Sequence[Group]) -> Table:
         said = published.FIGURE_1.get(each.published_as or (0, ""))
         rows.append((*each.where, len(ratios), statistics.fmean(ratios), statistics.median(ratios), said))
     note = (
-        "Runtime of the other agent's best kernel / runtime of STARK's, over the runs where both have one. The paper "
-        "gives no formula, and its figures do not follow from its Table 1."
+        "Speed-up of STARK's kernel over eager / that of the other agent's, over the runs where both have one. The "
+        "paper gives no formula, and its figures do not follow from its Table 1."
     )
     return Table("figure-1", "Figure 1: STARK over other agents", columns, rows, note)
 
@@ -121,11 +183,9 @@ def over_others(groups: Sequence[Group]) -> Iterator[tuple[Group, list[float]]]:
         stark = next((one for one in groups if one.where == (each.level, each.score, "stark")), None)
         if stark is None or each is stark:
             continue
-        ours = {(run.task, run.seed): run.metrics.best_ms for run in stark.runs if run.metrics}
+        ours = {(run.task, run.seed): run.speedup() for run in stark.runs}
         ratios = [
-            run.metrics.best_ms / best
-            for run in each.runs
-            if run.metrics and run.metrics.best_ms and (best := ours.get((run.task, run.seed)))
+            best / theirs for run in each.runs if (theirs := run.speedup()) and (best := ours.get((run.task, run.seed)))
         ]
         if ratios:
             yield each, ratios
@@ -133,15 +193,19 @@ def over_others(groups: Sequence[Group]) -> Iterator[tuple[Group, list[float]]]:
 
 def averages_table(groups: Sequence[Group]) -> Table:
     """The speed-up by three averages and both rules for failed tasks."""
-    columns = {**WHERE, "against": "text", "mean": "times", "geometric mean": "times", "median": "times"}
+    columns = {**WHERE, "against": "text", "runs": "count"}
+    columns |= {"mean": "times", "geometric mean": "times", "median": "times"}
     columns |= {"failed": "count", "geometric mean, failed = 1": "times"}
     rows: list[Row] = []
     for each in groups:
         for name in BASELINES:
             if found := averages(each.speedups(name)):
                 figures = (found.mean, found.geometric_mean, found.median, found.failed, found.kept)
-                rows.append((*each.where, SHORT[name], *figures))
-    note = f"{FAILED_RULE} The last column counts a failed task as 1: its user keeps the reference."
+                rows.append((*each.where, SHORT[name], len(each.speedups(name)), *figures))
+    note = (
+        f"{FAILED_RULE} Runs: those on tasks that have a time of the baseline. The last column counts a failed task as "
+        "1: its user keeps the reference."
+    )
     return Table("averages", "Speed-up, three averages", columns, rows, note)
 
 
@@ -175,27 +239,67 @@ def so_far_table(groups: Sequence[Group]) -> Table:
     marks = [mark for mark in MARKS if mark < longest] + [longest]
     columns = WHERE | {f"after {mark}": "times" for mark in marks}
     rows = [(*where, *(curve[min(mark, len(curve)) - 1] for mark in marks)) for where, curve in curves]
-    note = "Geometric mean of the speed-up over eager; 1 while there is no kernel."
+    note = (
+        "Geometric mean of the speed-up over eager; 1 while there is no kernel. These are times of the search, the "
+        "best of many noisy ones: no final confirms them."
+    )
     return Table("so-far", "Best so far against attempts", columns, rows, note)
 
 
 def scores_table(groups: Sequence[Group]) -> Table:
-    """The same winners by both scores."""
+    """The same winners by both scores, over the same tasks."""
     scores = list(dict.fromkeys(each.score for each in groups))
-    columns = {"level": "text", "method": "text"}
+    columns = {"level": "text", "method": "text", "tasks": "count", "tasks left out": "count"}
     for score in scores:
         columns |= {f"success, {score}": "percent", f"speed, {score}": "times"}
-    by_where = {each.where: each for each in groups}
     rows: list[Row] = []
-    for level, method in dict.fromkeys((each.level, each.method) for each in groups):
-        both = [by_where.get((level, score, method)) for score in scores]
-        if len(scores) > 1 and all(both):
-            rows.append((level, method, *(value for each in both if each for value in _kept(each))))
-    note = "One score drives a search; its winner is judged again by the other. Speed: geometric mean, failed = 1."
+    for level, method, sides in by_score(groups) if len(scores) > 1 else ():
+        keys = [each.keys for each in sides]
+        shared = set.intersection(*keys)
+        counts = (len({task for task, _ in shared}), len({task for task, _ in set.union(*keys) - shared}))
+        rows.append((level, method, *counts, *(value for each in sides for value in _kept(each.on(shared)))))
+    note = (
+        "One score drives a search; its winner is judged again by the other. Both columns go over the runs that count "
+        "by both scores; left out are tasks of which a run counts by one alone, because by the other the task is "
+        "degenerate or the run is not complete. Speed: geometric mean, failed = 1."
+    )
     return Table("scores", "Both scores side by side", columns, rows, note)
 
 
 # -- what they are made of --------------------------------------------------------------------------------------------
+
+
+def _scarce(groups: Sequence[Group]) -> list[str]:
+    """The baselines that some, but not all runs of a table have a time of."""
+    return [
+        name
+        for name in BASELINES
+        if any(each.speedups(name) for each in groups)
+        and any(len(each.speedups(name)) < len(each.runs) for each in groups)
+    ]
+
+
+def _against(scarce: Sequence[str]) -> dict[str, str]:
+    """The columns against the baselines, and over how many runs those go that not all runs have."""
+    columns = {f"fast_1 {SHORT[name]}": "percent" for name in BASELINES}
+    columns |= {f"speed {SHORT[name]}": "times" for name in BASELINES}
+    return columns | {f"runs {SHORT[name]}": "count" for name in scarce}
+
+
+def _figures(each: Group, scarce: Sequence[str]) -> list[float | None]:
+    return [*_fast_1(each), *_speed(each), *(len(each.speedups(name)) for name in scarce)]
+
+
+def _printed(theirs: published.Published, scarce: Sequence[str]) -> list[float | None]:
+    return [*theirs.fast_1, *theirs.speed, *(None for _ in scarce)]
+
+
+def _speed_note(scarce: Sequence[str]) -> str:
+    note = f"Speed is the mean. {FAILED_RULE}"
+    if not scarce:
+        return note
+    fewer = " and ".join(SHORT[name] for name in scarce)
+    return f"{note} Not every task has a time of {fewer}: those columns go over as many runs as the last columns say."
 
 
 def _fast_1(each: Group) -> list[float | None]:
@@ -207,9 +311,14 @@ def _speed(each: Group) -> list[float | None]:
     return [one.mean if one else None for one in found]
 
 
-def _kept(each: Group) -> tuple[float, float | None]:
+def _kept(each: Group) -> tuple[float | None, float | None]:
     found = averages(each.speedups())
-    return success_rate(each.metrics), found.kept if found else None
+    return success_rate(each.metrics) if each.runs else None, found.kept if found else None
+
+
+def _allowed(each: Group) -> str:
+    """The attempts of a row's runs; two numbers are the ends of a range."""
+    return " to ".join(map(str, dict.fromkeys((each.allowed[0], each.allowed[-1])))) if each.allowed else "0"
 
 
 def _theirs(each: Group) -> tuple[str, str, str]:

@@ -11,9 +11,12 @@ from stark.tree import Role
 from stark.view.bench import meaning
 from stark.view.grouping import WHERE, Group
 from stark.view.tables import Row, Table
+from stark_worker.baselines import BASELINES
 
-ENDINGS = ("solved", "no correct kernel", "budget exhausted", "degenerate task", "task does not work here", "fault")
+LOST = "no final held"
 UNFINISHED = "unfinished"
+ENDINGS = ("solved", LOST, "no correct kernel", "degenerate task", "task does not work here", "fault", UNFINISHED)
+EXHAUSTED, EXHAUSTED_SOLVED = "budget exhausted", "of these solved"
 
 
 def cost_table(groups: Sequence[Group]) -> Table:
@@ -43,16 +46,18 @@ def cost_table(groups: Sequence[Group]) -> Table:
 
 
 def endings_table(results: Sequence[RunResult]) -> Table:
-    """How the searches ended: a failed task, a fault and an exhausted budget are different things."""
-    names = (*ENDINGS, UNFINISHED)
+    """How the searches ended: a failed task and a fault are different things, and either a solved or a failed task may
+    have run out of money before its last attempt."""
+    names = (*ENDINGS, EXHAUSTED, EXHAUSTED_SOLVED)
     counts: dict[tuple[str, str], Counter[str]] = {}
     for run in results:
         if run.kind == SEARCH:
-            counts.setdefault((run.score, run.method), Counter())[_ended(run)] += 1
+            counts.setdefault((run.score, run.method), Counter()).update(_ended(run))
     rows = [(*where, *(found[name] for name in names)) for where, found in sorted(counts.items())]
     note = (
-        "Exhausted: a limit on tokens or money came before the last attempt; the run counts with what it has. Faults "
-        "and unfinished runs count in no other table."
+        "No final held: none of its fastest kernels was confirmed, and none counts. Faults and unfinished runs "
+        "count in no other table. Exhausted, whatever else became of the run: a limit on tokens or money came before "
+        "the last attempt, and the run counts with what it has."
     )
     columns = {"score": "text", "method": "text", **dict.fromkeys(names, "count")}
     return Table("endings", "How the searches ended", columns, rows, note)
@@ -64,6 +69,22 @@ def degenerate_table(results: Sequence[RunResult]) -> Table:
     rows = [(*where, why) for where, why in sorted(found.items())]
     columns = {"task": "text", "score": "text", "why": "text"}
     return Table("degenerate", "Degenerate tasks, left out of the levels' own rows", columns, rows)
+
+
+def baselines_table(results: Sequence[RunResult]) -> Table:
+    """The baselines that some task has no time of, so that nothing is compared with them there."""
+    complete = [run for run in results if run.complete]
+    measured = {(run.score, name) for run in results for name in (*run.baselines, *run.failed_baselines)}
+    found = {
+        (run.task, run.score, name): run.failed_baselines.get(name, "not measured")
+        for run in complete
+        for name in BASELINES
+        if (run.score, name) in measured and name not in run.baselines
+    }
+    rows = [(*where, why) for where, why in sorted(found.items())]
+    columns = {"task": "text", "score": "text", "baseline": "text", "why": "text"}
+    note = "Nothing is compared with these: the columns against such a baseline go over fewer runs, and say so."
+    return Table("baselines", "Baselines without a time", columns, rows, note)
 
 
 def time_table(groups: Sequence[Group]) -> Table:
@@ -92,7 +113,21 @@ def _usages(each: Group, roles: Iterable[Role]) -> list[RoleUsage]:
     return [run.usage[role] for role in roles for run in each.runs if role in run.usage]
 
 
-def _ended(run: RunResult) -> str:
+def lost_final(run: RunResult) -> bool:
+    """Whether a run found kernels of which none was confirmed."""
+    return run.final is not None and run.metrics is not None and not run.metrics.success
+
+
+def _ended(run: RunResult) -> list[str]:
+    """Every column that a run counts in: the one that says what became of it, and those about its budget."""
+    became = _became(run)
+    exhausted = run.complete and run.ending is not None and meaning(run.ending.reason).startswith("budget")
+    if not exhausted:
+        return [became]
+    return [became, EXHAUSTED, EXHAUSTED_SOLVED] if became == "solved" else [became, EXHAUSTED]
+
+
+def _became(run: RunResult) -> str:
     reason = run.ending.reason if run.ending else ""
     named = {"degenerate": "degenerate task", "task": "task does not work here", "fault": "fault"}
     if reason in named:
@@ -101,4 +136,4 @@ def _ended(run: RunResult) -> str:
         return UNFINISHED
     if run.metrics is not None and run.metrics.success:
         return "solved"
-    return "budget exhausted" if meaning(reason).startswith("budget") else "no correct kernel"
+    return LOST if lost_final(run) else "no correct kernel"

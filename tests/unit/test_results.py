@@ -1,0 +1,87 @@
+"""What a benchmark leaves in its store, and what a report takes from it; with the stand-ins, in this process."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+
+import pytest
+
+from pretend import TASK
+from stark.bench import run_grid
+from stark.grid import Given, judged_cells, make_grid, settings_maker, with_baselines
+from stark.results import read_results
+from stark.task import Task
+from stark.view.kernelbench import write_eval_results
+from stark.view.report import facts_of, tables
+
+GOOD = "x = 3"  # HashEvaluator is content with it
+OPTIONS = {"roles": {"model": "pretend:PretendModel"}, "budget": {"attempts": 8}}
+
+
+def searched(folder, evaluator, *sets, comment="", both_scores=True):
+    """The results of one task that was searched on, by kind."""
+    sets = [f"evaluation.evaluator=pretend:{evaluator}", *sets]
+    cells = make_grid([Task("task", f"{comment}\n{TASK}")], ["reflexion"], [], 1, settings_maker(None, sets, OPTIONS))
+    cells = with_baselines(cells, both_scores)
+    asyncio.run(run_grid(cells, folder, 1, lambda cell, ending, standing: None, both_scores))
+    return {run.kind: run for run in read_results(folder)}
+
+
+def test_speed_ups_are_those_of_the_final_by_either_score(tmp_path):
+    found = searched(tmp_path, "SoberEvaluator")
+    assert (found["search"].speedup(), found["rescored"].speedup()) == (1.5, 4.0)
+    assert found["search"].metrics.root_ms == 10.0
+    assert found["search"].metrics.in_turns
+    assert found["search"].metrics.so_far_ms[-1] < 10.0, "the search believed in another time"
+
+
+def test_a_kernel_that_does_not_hold_in_its_final_is_none_by_either_score(tmp_path):
+    found = searched(tmp_path, "SoberEvaluator", comment="# brittle")
+    assert found["search"].metrics.correct > 0
+    assert [run.speedup() for run in found.values()] == [None, None]
+    assert [run.complete for run in found.values()] == [True, True]
+    assert len(found["rescored"].judgements) == 1, "there is nothing to judge by the other score"
+
+
+def test_without_finals_the_best_time_of_the_search_counts(tmp_path):
+    found = searched(tmp_path, "SoberEvaluator", "evaluation.final=false")
+    for run in found.values():
+        best = min(each.runtime_ms for each in run.judgements[1:] if each.runtime_ms)
+        assert run.speedup() == pytest.approx(10.0 / best)
+        assert not run.metrics.in_turns
+
+
+def judged(folder, generations):
+    """The results of two tasks that another tool was to make kernels for."""
+    tasks = [Task(f"level1/{number}_Task", TASK, "", 1, number) for number in (1, 2)]
+    settings = settings_maker(None, ["evaluation.evaluator=pretend:HashEvaluator"], {})("stark", 0, ())
+    cells = judged_cells(tasks, generations, "theirs", settings)
+    asyncio.run(run_grid(cells, folder, 1, lambda cell, ending, standing: None))
+    return read_results(folder)
+
+
+def test_a_task_another_tool_made_no_kernel_for_is_a_failed_one(tmp_path):
+    results = judged(tmp_path / "store", {(1, 2): [Given(1, "sample 0", GOOD)]})
+    (table,) = (table for table in tables(results) if table.name == "table-1")
+    assert [(row["tasks"], row["success"]) for row in table.records()] == [(2, 0.5)] * 2, "by both scores"
+    assert "theirs has no kernel for 1 tasks" in " ".join(facts_of(results))
+    assert "level1/1_Task." in " ".join(facts_of(results))
+    for file in write_eval_results(tmp_path / "out", results):
+        content = json.loads(file.read_text())
+        assert [content[number][0]["correctness"] for number in ("1", "2")] == [False, True]
+
+
+def test_kernels_that_came_later_are_judged_by_the_next_start(tmp_path):
+    given = [Given(1, "sample 0", GOOD), Given(2, "sample 1", "x = 1")]
+    judged(tmp_path, {(1, 2): given[:1]})
+    results = judged(tmp_path, {(1, 1): given[:1], (1, 2): given})
+    assert [run.metrics.attempts for run in results] == [1, 1, 2, 2]
+    assert not any(run.missing for run in results)
+
+
+def test_a_baseline_that_fails_is_kept_with_its_reason(tmp_path):
+    """HashEvaluator fails one source in four, and one of torch.compile's with this comment."""
+    found = searched(tmp_path, "HashEvaluator", comment="# 14", both_scores=False)["search"]
+    assert found.failed_baselines == {"torch.compile default": "compile error"}
+    assert found.baselines.keys() == {"eager", "torch.compile max-autotune"}
