@@ -189,16 +189,20 @@ def report(
 def compare(
     first: Annotated[Path, typer.Argument(metavar="A", help="A store or run folder.")],
     second: Annotated[Path, typer.Argument(metavar="B", help="Another one, on the same tasks.")],
+    any_score: Annotated[
+        bool, typer.Option("--any-score", help="Also where the two were judged by other scores.")
+    ] = False,
 ) -> None:
     """Say whether B is better than A: task by task, and overall with how likely the difference is chance."""
     from stark.comparison import compare as compare_results
     from stark.results import read_results
-    from stark.view.comparing import comparison_tables
-    from stark.view.report import models_of
+    from stark.view.comparing import comparison_tables, conditions
 
     one, other = read_results(first), read_results(second)
-    facts = [f"A: {first}, by {models_of(one)}", f"B: {second}, by {models_of(other)}"]
-    terminal.show_tables(facts, comparison_tables(compare_results(one, other)))
+    found = compare_results(one, other, any_score)
+    facts = [conditions("A", first, one), conditions("B", second, other)]
+    facts += [f"Warning: {warning}" for warning in found.warnings]
+    terminal.show_tables(facts, comparison_tables(found))
 
 
 COMMANDS: list[Any] = [bench, report, compare]
