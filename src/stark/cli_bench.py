@@ -167,8 +167,9 @@ def report(
 ) -> None:
     """Show the paper's tables and figures for a store, with the paper's own figures beside them."""
     from stark.results import read_results
+    from stark.stored import stored_timings
     from stark.view.grouping import group
-    from stark.view.kernelbench import write_eval_results
+    from stark.view.kernelbench import told_as_mean, write_eval_results
     from stark.view.report import facts_of, tables
     from stark.view.report_files import write_report
 
@@ -182,7 +183,8 @@ def report(
         missing = write_report(out, f"STARK: {folder.name}", facts, found, group(results))
         terminal.say(f"The report is in {out / 'report.html'}. {missing}".rstrip())
     if eval_results is not None:
-        count = len(write_eval_results(eval_results, results))
+        timings = stored_timings(folder, told_as_mean(results))
+        count = len(write_eval_results(eval_results, results, timings))
         terminal.say(f"{count} files eval_results.json are in {eval_results}; tasks without a level are in none.")
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from fnmatch import fnmatchcase
 from pathlib import Path
@@ -14,7 +14,7 @@ from stark.interfaces import Reply, RunRecord, Store
 from stark.settings import Settings
 from stark.store import open_store
 from stark.tree import ROOT_ID, Role
-from stark_worker.protocol import DeviceFacts, EvalReport, Score
+from stark_worker.protocol import DeviceFacts, EvalReport, Score, Timing
 
 LISTED = 20  # runs that are named in an error
 
@@ -95,6 +95,17 @@ def stored_reports(folder: str) -> tuple[DeviceFacts, dict[tuple[str, str, str, 
                     found[*key, Score.VERIFIED, True] = final.verified
                     found[*key, Score.KERNELBENCH, True] = final.kernelbench
         return records[0].device, found
+
+
+def stored_timings(folder: Path, runs: Iterable[str]) -> dict[tuple[str, int], Timing]:
+    """The samples of every correct node of some runs, by run and node."""
+    with closing(open_store(folder, write=False)) as store:
+        return {
+            (run, node.id): node.report.timing
+            for run in runs
+            for node in store.nodes(run)
+            if node.report.timing is not None
+        }
 
 
 @contextmanager

@@ -13,8 +13,9 @@ from pretend import TASK, HashEvaluator
 from stark.bench import run_grid
 from stark.errors import EvaluatorError
 from stark.grid import make_grid, settings_maker
+from stark.results import read_results
 from stark.store import open_store
-from stark.stored import stored_reports
+from stark.stored import stored_reports, stored_timings
 from stark.task import Task
 from stark_worker.protocol import Score, Timing
 
@@ -71,6 +72,8 @@ def test_a_store_with_both_scores_gives_each_its_own_report(task, tmp_path):
     _, judged = stored_reports(str(tmp_path / "store"))
     told = {key[3]: report.timing.median_ms for key, report in judged.items() if key[2] == "Model" and not key[4]}
     assert told == {Score.VERIFIED: 10.0, Score.KERNELBENCH: 20.0}
+    (theirs,) = [run for run in read_results(tmp_path / "store") if run.score.startswith("kernelbench")]
+    assert stored_timings(tmp_path / "store", [theirs.run_id])[theirs.run_id, 0] == Timing((20.0,))
 
 
 def test_a_final_is_given_by_the_score_it_is_asked_for(task, tmp_path):

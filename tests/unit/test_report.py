@@ -18,11 +18,11 @@ from stark.tabular import read_rows
 from stark.tree import Judgement, Role
 from stark.view.comparing import comparison_tables, conditions
 from stark.view.grouping import group
-from stark.view.kernelbench import write_eval_results
+from stark.view.kernelbench import told_as_mean, write_eval_results
 from stark.view.published import TABLE_1
 from stark.view.report import facts_of, tables
 from stark.view.report_files import as_html, as_markdown, write_report
-from stark_worker.protocol import Outcome
+from stark_worker.protocol import Outcome, Timing
 
 DEFAULT, TUNED = "torch.compile default", "torch.compile max-autotune"
 BASELINES = {DEFAULT: 5.0, TUNED: 4.0}
@@ -205,6 +205,16 @@ def test_the_layout_of_kernelbench(tmp_path):
     assert (best["sample_id"], best["correctness"], best["runtime"], best["metadata"]["node"]) == (0, True, 5.0, 3)
     assert [(other["compiled"], other["runtime"]) for other in others] == [(True, 20.0), (False, -1.0)]
     assert content["3"][0]["correctness"] is False
+
+
+def test_runtimes_by_kernelbenchs_score_are_means_as_it_tells_them(tmp_path):
+    runs = [a_result(26, score="kernelbench v0.1", times=(5.0,)), a_result(26, times=(5.0,), run_id="strict")]
+    assert told_as_mean(runs) == [runs[0].run_id]
+    files = write_eval_results(tmp_path, runs, {(runs[0].run_id, 1): Timing((4.0, 5.0, 9.0))})
+    theirs, strict = (json.loads(file.read_text())["26"][0] for file in sorted(files))
+    assert (theirs["runtime"], theirs["runtime_stats"]["median"], theirs["runtime_stats"]["mean"]) == (6.0, 5.0, 6.0)
+    assert theirs["runtime_stats"]["num_trials"] == 3
+    assert (strict["runtime"], strict["runtime_stats"]) == (5.0, {"median": 5.0})
 
 
 # -- comparing two stores ---------------------------------------------------------------------------------------------
