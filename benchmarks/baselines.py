@@ -1,12 +1,13 @@
 """What tasks are compared with: eager and torch.compile on this machine, and whether each task tests anything.
 
     python benchmarks/baselines.py --kernelbench PATH [--subset representative] [--only level1/26] [--target cuda]
-        [--seconds 500] [--deadline 300] [--save FILE]
+        [--score verified] [--kernelbench-version HEAD] [--tf32] [--seconds 500] [--deadline 300] [--save FILE]
     python benchmarks/baselines.py --tasks PATH ...
 
 Each task is admitted or marked with why not; its baselines are judged by the path of any candidate. A call begins
-nothing after --seconds, and the next one with the same file goes on. A baseline that is not judged within --deadline
-is reported as such. Needs torch and the standard library, as the worker does.
+nothing after --seconds, and the next one with the same file goes on; a file holds one score, and every figure in it
+says by which, with TF32 or without, when and from which state of the code. A baseline that is not judged within
+--deadline is reported as such. Needs torch and the standard library, as the worker does.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -30,11 +32,21 @@ from stark.sources import list_checkout, list_files, select
 from stark.task import Task
 from stark_worker.baselines import BASELINES, EAGER, MODES, baseline_source
 from stark_worker.faults import MachineryFault, TaskFault
-from stark_worker.protocol import DEGENERATE, EvalReport, EvalRequest, Limits, Outcome, Target
+from stark_worker.protocol import (
+    DEGENERATE,
+    EvalReport,
+    EvalRequest,
+    KernelBenchVersion,
+    Limits,
+    Outcome,
+    Score,
+    Target,
+)
 from stark_worker.station import Station
 
 ADMITTED = "admitted"
 BROKEN, FAULT = "broken task", "fault"  # beside the outcomes of a report
+PER_ROW = ("commit", "date", "torch")
 LOG = 300  # characters of what went wrong
 
 Judge = Callable[[EvalRequest], Awaitable[EvalReport]]
@@ -46,10 +58,13 @@ class OutOfTime(Exception):
 
 
 class Session:
-    """Judges until its time is over. ``rows`` are by task; ``keep`` is called whenever they have changed."""
+    """Judges until its time is over, each as ``like`` but for the sources. ``rows`` are by task; ``keep`` is called
+    whenever they have changed."""
 
-    def __init__(self, judge: Judge, target: Target, seconds: float, deadline_s: float, rows: dict[str, Row]) -> None:
-        self._judge, self._target, self._deadline_s = judge, target, deadline_s
+    def __init__(
+        self, judge: Judge, like: EvalRequest, seconds: float, deadline_s: float, rows: dict[str, Row]
+    ) -> None:
+        self._judge, self._like, self._deadline_s = judge, like, deadline_s
         self._until = time.monotonic() + seconds
         self.rows = rows
 
@@ -60,7 +75,7 @@ class Session:
                 row = self.rows.setdefault(task.name, {})
                 for name in BASELINES:
                     if wanted(row, name):
-                        row[name] = await self._measure(task, name)
+                        row[name] = await self._measure(task, name) | stamp(self._like)
                         row["verdict"] = verdict(row[EAGER])
                         keep()
                 print(line(task.name, row), flush=True)
@@ -74,8 +89,7 @@ class Session:
         if left <= 0:
             raise OutOfTime
         source, entry = baseline_source(task.source, name)
-        limits = Limits(run_s=self._deadline_s)
-        request = EvalRequest(task.source, source, entry, target=self._target, limits=limits)
+        request = replace(self._like, task_source=task.source, candidate_source=source, entry=entry)
         try:
             async with asyncio.timeout(min(left, self._deadline_s)):
                 return told(await self._judge(request))
@@ -104,6 +118,18 @@ def told(report: EvalReport) -> Row:
     figures = {"median_ms": report.timing.median_ms, "low_ms": low, "high_ms": high, "took_s": report.duration_s}
     degenerate = {DEGENERATE: report.checks[DEGENERATE]} if DEGENERATE in report.checks else {}
     return {"outcome": report.outcome, **figures, **degenerate}
+
+
+def rules(like: EvalRequest) -> Row:
+    """What a figure was judged by, as reports name it."""
+    of = f" {like.kernelbench_version}" if like.score is Score.KERNELBENCH else ""
+    return {"score": f"{like.score}{of}", "tf32": like.with_tf32}
+
+
+def stamp(like: EvalRequest) -> Row:
+    """What a figure says of itself: the chunks of a file are made at other times, and from other states of the code."""
+    facts = record.facts()
+    return rules(like) | {name: facts[name] for name in PER_ROW}
 
 
 def failed(outcome: str, why: str) -> Row:
@@ -145,20 +171,44 @@ def summary(rows: dict[str, Row]) -> list[str]:
     return lines
 
 
+def request_like(options: argparse.Namespace) -> EvalRequest:
+    return EvalRequest(
+        task_source="",
+        candidate_source="",
+        target=options.target,
+        score=options.score,
+        kernelbench_version=options.kernelbench_version,
+        tf32=options.tf32,
+        limits=Limits(run_s=options.deadline),
+    )
+
+
+def check_kept(kept: Row, now: Row, file: Path) -> None:
+    """Go on only with what was measured under the same conditions; files that name no rules are of the normal ones."""
+    before = rules(EvalRequest("", "")) | kept
+    for name, value in now.items():
+        if before.get(name, value) != value:
+            raise SystemExit(
+                f"{file} was measured with {name} {before[name]}, this would be {value}: name another file."
+            )
+
+
 async def measure(options: argparse.Namespace, tasks: list[Task]) -> bool:
     kept = record.read(options.save) if options.save else {}
+    like = request_like(options)
     with tempfile.TemporaryDirectory(prefix="stark-baselines-") as folder:
         async with Station(options.target, Path(folder, "cache")) as station:
             device = (await station.device()).name
-            if kept.get("device", device) != device:
-                raise SystemExit(f"{options.save} was measured on {kept['device']}, this is {device}.")
+            if kept:
+                check_kept(kept, {"device": device, "target": options.target, **rules(like)}, options.save)
             rows = kept.get("tasks", {})
-            session = Session(station.judge, options.target, options.seconds, options.deadline, rows)
+            session = Session(station.judge, like, options.seconds, options.deadline, rows)
 
             def keep() -> None:
                 if options.save:
-                    found = {"target": options.target, "deadline_s": options.deadline, "tasks": rows}
-                    record.write(options.save, record.facts(device) | found)
+                    facts = {name: fact for name, fact in record.facts(device).items() if name not in PER_ROW}
+                    found = {"target": options.target, **rules(like), "deadline_s": options.deadline, "tasks": rows}
+                    record.write(options.save, facts | found)
 
             done = await session.work(tasks, keep)
     print(*summary({task.name: rows.get(task.name, {}) for task in tasks}), sep="\n")
@@ -173,6 +223,10 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--subset", default="all", help="representative, paper or all")
     parser.add_argument("--only", action="append", default=[], help="level1, level1/26 or a name; may be repeated")
     parser.add_argument("--target", type=Target, default=Target.CUDA, choices=list(Target))
+    parser.add_argument("--score", type=Score, default=Score.VERIFIED, choices=list(Score))
+    versions = list(KernelBenchVersion)
+    parser.add_argument("--kernelbench-version", type=KernelBenchVersion, default="HEAD", choices=versions)
+    parser.add_argument("--tf32", action="store_true", help="let torch use TF32, which on a CPU changes nothing")
     parser.add_argument("--seconds", type=float, default=float("inf"), help="how long this call may take")
     parser.add_argument("--deadline", type=float, default=300.0, help="how long one baseline may take")
     parser.add_argument("--save", type=Path, metavar="FILE", help="keep the results here, and go on with what it holds")

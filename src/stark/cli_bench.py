@@ -167,8 +167,9 @@ def report(
 ) -> None:
     """Show the paper's tables and figures for a store, with the paper's own figures beside them."""
     from stark.results import read_results
+    from stark.stored import stored_timings
     from stark.view.grouping import group
-    from stark.view.kernelbench import write_eval_results
+    from stark.view.kernelbench import told_as_mean, write_eval_results
     from stark.view.report import facts_of, tables
     from stark.view.report_files import write_report
 
@@ -182,26 +183,32 @@ def report(
         missing = write_report(out, f"STARK: {folder.name}", facts, found, group(results))
         terminal.say(f"The report is in {out / 'report.html'}. {missing}".rstrip())
     if eval_results is not None:
-        count = len(write_eval_results(eval_results, results))
+        timings = stored_timings(folder, told_as_mean(results))
+        count = len(write_eval_results(eval_results, results, timings))
         terminal.say(f"{count} files eval_results.json are in {eval_results}; tasks without a level are in none.")
 
 
 def compare(
     first: Annotated[Path, typer.Argument(metavar="A", help="A store or run folder.")],
     second: Annotated[Path, typer.Argument(metavar="B", help="Another one, on the same tasks.")],
+    any_score: Annotated[
+        bool, typer.Option("--any-score", help="Also where the two were judged by other scores.")
+    ] = False,
 ) -> None:
     """Say whether B is better than A: task by task, and overall with how likely the difference is chance."""
     from stark.comparison import compare as compare_results
     from stark.results import read_results
-    from stark.view.comparing import comparison_tables
-    from stark.view.report import models_of, timing_of
+    from stark.view.comparing import comparison_tables, conditions
+    from stark.view.report import timing_of
 
     one, other = read_results(first), read_results(second)
+    found = compare_results(one, other, any_score)
     facts = [
-        f"{name}: {folder}, by {models_of(results)}. {timing_of(results)}"
+        f"{conditions(name, folder, results)} {timing_of(results)}"
         for name, folder, results in (("A", first, one), ("B", second, other))
     ]
-    terminal.show_tables(facts, comparison_tables(compare_results(one, other)))
+    facts += [f"Warning: {warning}" for warning in found.warnings]
+    terminal.show_tables(facts, comparison_tables(found))
 
 
 COMMANDS: list[Any] = [bench, report, compare]

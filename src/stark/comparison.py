@@ -4,16 +4,22 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 
 from stark.errors import UsageError
-from stark.inference import interval, permutation_p
-from stark.results import RESCORED, RunResult
+from stark.inference import interval, least_p, permutation_p
+from stark.results import RESCORED, SEARCH, RunResult
 
 SIGNIFICANT = 0.05
 
-Key = tuple[str, str]  # task, method
+Key = tuple[str, str, str]  # task, method, score
+Runs = dict[Key, list[RunResult]]
+Sides = tuple[list[RunResult], list[RunResult]]  # the runs of a pair in either store
+
+RULES = "A was judged by {}, B by {}: the difference may be that of the rules and clocks."
+DEVICES = "A was measured on {}, B on {}: the difference may be the machine's."
+BUDGETS = "A chose its best of {} attempts, B of {}: the difference may be the budget's."
 
 
 @dataclass(frozen=True)
@@ -22,6 +28,7 @@ class Pair:
 
     task: str
     method: str
+    score: str
     a: float
     b: float
     solved_a: bool
@@ -33,9 +40,20 @@ class Pair:
 
 
 @dataclass(frozen=True)
+class LeftOut:
+    """A task and method that is not compared, and why."""
+
+    task: str
+    method: str
+    score: str
+    why: str
+
+
+@dataclass(frozen=True)
 class Comparison:
     """All pairs, and what they come to together. ``ratio`` is the geometric mean; above 1, B is faster. The methods of
-    a task are no independent evidence, so ``p`` and the interval count tasks."""
+    a task are no independent evidence, so ``p`` and the interval count tasks. ``warnings`` say what else than the
+    change under test differs between the two."""
 
     pairs: tuple[Pair, ...]
     tasks: int
@@ -45,28 +63,56 @@ class Comparison:
     p: float
     only_a: int
     only_b: int
+    left_out: tuple[LeftOut, ...] = ()
+    warnings: tuple[str, ...] = ()
 
     @property
     def verdict(self) -> str:
         """The significance statement."""
-        sure = f"p = {self.p:.3f}, paired permutation test on the log-ratios of {self.tasks} tasks"
+        test = "paired permutation test on the log-ratios of"
+        if least_p(self.tasks) >= SIGNIFICANT:
+            enough = next(number for number in range(1, 100) if least_p(number) < SIGNIFICANT)
+            return (
+                f"Too few tasks to tell: whatever came of {self.tasks}, the {test} them could not give"
+                f" p < {SIGNIFICANT}; it takes {enough} or more."
+            )
+        sure = f"p = {self.p:.3f}, {test} {self.tasks} tasks"
         if self.p >= SIGNIFICANT:
             return f"No significant difference ({sure})."
         better, share = ("B", self.ratio) if self.ratio > 1 else ("A", 1 / self.ratio)
         return f"{better} is significantly faster, {share:.2f}x ({sure})."
 
 
-def compare(a: Sequence[RunResult], b: Sequence[RunResult]) -> Comparison:
-    """Pair what both have by task and method; two stores of one method each are paired by task alone."""
-    ours, theirs = _by_key(a), _by_key(b)
-    if not ours.keys() & theirs.keys() and _one_method(ours) and _one_method(theirs):
-        (name_a, name_b) = (next(iter(keys))[1] for keys in (ours, theirs))
-        ours = {(task, f"{name_a} / {name_b}"): runs for (task, _), runs in ours.items()}
-        theirs = {(task, f"{name_a} / {name_b}"): runs for (task, _), runs in theirs.items()}
-    shared = [key for key in ours if key in theirs]
+def compare(a: Sequence[RunResult], b: Sequence[RunResult], any_score: bool = False) -> Comparison:
+    """Pair what both have by task, method and score; two stores of one method each are paired by task and score.
+
+    A task that tests nothing for one of them is left out, as in the rows of a report. Speeds by different scores are
+    paired only where ``any_score`` asks for it.
+    """
+    ours, theirs = _alike(*_one_score(_searches(a), _searches(b), any_score))
+    tested_a, tested_b = _counted(ours), _counted(theirs)
+    degenerate = _degenerate([*ours, *theirs])
+    shared = sorted(key for key in tested_a.keys() & tested_b.keys() if (key[0], key[2]) not in degenerate)
     if not shared:
-        raise UsageError("The two stores have no complete run in common.", "Compare stores on the same tasks.")
-    pairs = tuple(_pair(key, ours[key], theirs[key]) for key in sorted(shared))
+        raise UsageError(
+            "The two stores have no complete run in common on a task that tests something.",
+            "Compare stores on the same tasks; stark report names those that are degenerate or not complete.",
+        )
+    pairs = tuple(_pair(key, tested_a[key], tested_b[key]) for key in shared)
+    paired = [(tested_a[key], tested_b[key]) for key in shared]
+    return replace(
+        _overall(pairs),
+        left_out=_left_out(ours, theirs, shared, degenerate),
+        warnings=_warnings(_searches(a), _searches(b), paired),
+    )
+
+
+def attempts_of(run: RunResult) -> int:
+    """How many kernels a run may choose its best from; those that another tool made are all there."""
+    return run.budget if run.kind == SEARCH else len(run.judgements) - 1
+
+
+def _overall(pairs: tuple[Pair, ...]) -> Comparison:
     by_task: dict[str, list[float]] = {}
     for pair in pairs:
         by_task.setdefault(pair.task, []).append(math.log(pair.ratio))
@@ -84,20 +130,110 @@ def compare(a: Sequence[RunResult], b: Sequence[RunResult]) -> Comparison:
     )
 
 
-def _by_key(results: Sequence[RunResult]) -> dict[Key, list[RunResult]]:
-    """Complete runs by task and method. Winners that were only judged again are left out; where kernels of another
-    tool have two scores, the score is part of the method."""
-    counted = [run for run in results if run.complete and run.kind != RESCORED]
-    several = len({run.score for run in counted}) > 1
-    found: dict[Key, list[RunResult]] = {}
-    for run in counted:
-        method = f"{run.method}, {run.score}" if several else run.method
-        found.setdefault((run.task, method), []).append(run)
+def _warnings(a: Sequence[RunResult], b: Sequence[RunResult], paired: Sequence[Sides]) -> tuple[str, ...]:
+    """What else differs, so that nobody takes it for the change under test."""
+    by_a, by_b = _scores(a), _scores(b)
+    found = (
+        "" if by_a & by_b else RULES.format(*map(_listed, (by_a, by_b))),
+        _differing(paired, lambda run: run.device, DEVICES),
+        _differing(paired, lambda run: str(attempts_of(run)), BUDGETS),
+    )
+    return tuple(filter(None, found))
+
+
+def _scores(runs: Sequence[RunResult]) -> set[str]:
+    return {run.score for run in runs}
+
+
+def _listed(names: Iterable[str]) -> str:
+    return ", ".join(sorted(names))
+
+
+def _searches(results: Sequence[RunResult]) -> list[RunResult]:
+    """Without winners that were only judged again."""
+    return [run for run in results if run.kind != RESCORED]
+
+
+def _one_score(a: list[RunResult], b: list[RunResult], any_score: bool) -> tuple[list[RunResult], list[RunResult]]:
+    """The same runs, after seeing to it that their scores can be paired."""
+    by_a, by_b = _scores(a), _scores(b)
+    if by_a & by_b:
+        return a, b
+    one, other = _listed(by_a), _listed(by_b)
+    if not any_score:
+        raise UsageError(
+            f"A was judged by {one} and B by {other}: those are different rules and clocks.",
+            "Compare stores of the same score, or give --any-score to compare them all the same.",
+        )
+    if len(by_a) + len(by_b) > 2:
+        raise UsageError(f"A has {one} and B has {other}: nobody can say which to pair.", "Compare stores of one each.")
+    return _named(a, score=f"{one} / {other}"), _named(b, score=f"{one} / {other}")
+
+
+def _alike(a: list[RunResult], b: list[RunResult]) -> tuple[list[RunResult], list[RunResult]]:
+    """The same runs, with one name for the method of each where there is only one and nothing else would pair."""
+    by_a, by_b = ({run.method for run in runs if run.complete} for runs in (a, b))
+    if by_a & by_b or len(by_a) != 1 or len(by_b) != 1:
+        return a, b
+    (one,), (other,) = by_a, by_b
+    both = f"{one} / {other}"
+    return _renamed(a, one, both), _renamed(b, other, both)
+
+
+def _renamed(runs: list[RunResult], method: str, name: str) -> list[RunResult]:
+    return [replace(run, method=name) if run.method == method else run for run in runs]
+
+
+def _named(runs: list[RunResult], score: str) -> list[RunResult]:
+    return [replace(run, score=score) for run in runs]
+
+
+def _counted(runs: Sequence[RunResult]) -> Runs:
+    """Complete runs by what they are paired by."""
+    found: Runs = {}
+    for run in runs:
+        if run.complete:
+            found.setdefault(_key(run), []).append(run)
     return found
 
 
-def _one_method(found: Mapping[Key, object]) -> bool:
-    return len({method for _, method in found}) == 1
+def _key(run: RunResult) -> Key:
+    return run.task, run.method, run.score
+
+
+def _degenerate(runs: Sequence[RunResult]) -> dict[tuple[str, str], str]:
+    return {(run.task, run.score): run.degenerate for run in runs if run.degenerate}
+
+
+def _left_out(
+    a: Sequence[RunResult], b: Sequence[RunResult], shared: Sequence[Key], degenerate: Mapping[tuple[str, str], str]
+) -> tuple[LeftOut, ...]:
+    """Everything of both stores that is in no pair."""
+    runs_a, runs_b = ({_key(run): run.complete for run in sorted(runs, key=_completeness)} for runs in (a, b))
+    rest = sorted((runs_a.keys() | runs_b.keys()) - set(shared))
+    whys = (
+        f"degenerate: {degenerate[key[0], key[2]]}"
+        if (key[0], key[2]) in degenerate
+        else f"A: {_state(runs_a.get(key))}, B: {_state(runs_b.get(key))}"
+        for key in rest
+    )
+    return tuple(LeftOut(*key, why) for key, why in zip(rest, whys, strict=True))
+
+
+def _completeness(run: RunResult) -> bool:
+    return run.complete
+
+
+def _state(complete: bool | None) -> str:
+    return {None: "none", False: "not complete", True: "complete"}[complete]
+
+
+def _differing(paired: Sequence[Sides], fact: Callable[[RunResult], str], says: str) -> str:
+    """A warning where the two sides of a pair differ in a fact; which ones there are on either side."""
+    told = [({fact(run) for run in one}, {fact(run) for run in other}) for one, other in paired]
+    if all(one == other for one, other in told):
+        return ""
+    return says.format(*(_listed(set().union(*side)) for side in zip(*told, strict=True)))
 
 
 def _pair(key: Key, a: Sequence[RunResult], b: Sequence[RunResult]) -> Pair:

@@ -50,3 +50,8 @@ def permutation_p(differences: Sequence[float]) -> float:
         abs(sum(value if rng.random() < 0.5 else -value for value in differences)) >= observed for _ in range(FLIPS)
     )
     return (hits + 1) / (FLIPS + 1)
+
+
+def least_p(pairs: int) -> float:
+    """The smallest p so many pairs can have: all signs alike, one way or the other."""
+    return 2.0 ** (1 - pairs)

@@ -165,7 +165,8 @@ class EvaluationSettings(Group):
     score: Score = Score.VERIFIED
     """Which rules decide: `verified`, or `kernelbench` for its protocol."""
     kernelbench_version: KernelBenchVersion = KernelBenchVersion.HEAD
-    """Which version of KernelBench's protocol: `HEAD`, or `v0.1`, the paper's."""
+    """Which version of KernelBench's protocol: `HEAD`, or `v0.1`, the paper's, which has wider tolerances and does not
+    flush a GPU's cache."""
     atol: float | None = Field(default=None, ge=0)
     """Absolute tolerance in place of the rules' own."""
     rtol: float | None = Field(default=None, ge=0)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from fnmatch import fnmatchcase
 from pathlib import Path
@@ -14,7 +14,7 @@ from stark.interfaces import Reply, RunRecord, Store
 from stark.settings import Settings
 from stark.store import open_store
 from stark.tree import ROOT_ID, Role
-from stark_worker.protocol import DeviceFacts, EvalReport
+from stark_worker.protocol import DeviceFacts, EvalReport, Score, Timing
 
 LISTED = 20  # runs that are named in an error
 
@@ -74,19 +74,38 @@ def stored_replies(folder: str, role: Role) -> list[Reply]:
         return [call.reply for call in store.calls(record.id) if call.role is role]
 
 
-def stored_reports(folder: str) -> tuple[DeviceFacts, dict[tuple[str, str, str], EvalReport]]:
-    """Every report in a store by task, candidate and entry, for the replay evaluator."""
+def stored_reports(folder: str) -> tuple[DeviceFacts, dict[tuple[str, str, str, Score, bool], EvalReport]]:
+    """Every report in a store by task, candidate, entry, score and whether it is of a final, for the replay evaluator.
+
+    A store may hold a source judged by either score, above all the reference.
+    """
     with closing(open_store(Path(folder), write=False)) as store:
         records = store.runs()
         if not records:
             raise StoreError(f"The store in {folder} holds no run.", "Name a run folder that does.")
-        found = {
-            (record.task.source, node.source, "Model" if node.id == ROOT_ID else "ModelNew"): node.report
-            for record in records
-            for node in store.nodes(record.id)
-            if node.source is not None
-        }
+        found: dict[tuple[str, str, str, Score, bool], EvalReport] = {}
+        for record in records:
+            score, final = Score(record.settings["evaluation"]["score"]), store.final(record.id)
+            for node in store.nodes(record.id):
+                if node.source is None:
+                    continue
+                key = (record.task.source, node.source, "Model" if node.id == ROOT_ID else "ModelNew")
+                found[*key, score, False] = node.report
+                if final is not None and final.node_id == node.id:
+                    found[*key, Score.VERIFIED, True] = final.verified
+                    found[*key, Score.KERNELBENCH, True] = final.kernelbench
         return records[0].device, found
+
+
+def stored_timings(folder: Path, runs: Iterable[str]) -> dict[tuple[str, int], Timing]:
+    """The samples of every correct node of some runs, by run and node."""
+    with closing(open_store(folder, write=False)) as store:
+        return {
+            (run, node.id): node.report.timing
+            for run in runs
+            for node in store.nodes(run)
+            if node.report.timing is not None
+        }
 
 
 @contextmanager

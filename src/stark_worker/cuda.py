@@ -23,6 +23,15 @@ def flush_memory() -> torch.Tensor:
     return torch.empty(max(2 * _cache_bytes(), FLUSH_BYTES), dtype=torch.uint8, device="cuda")
 
 
+def cache_told(flushed: bool, burst: int, size: int) -> str:
+    """What was done about the device's cache, for a report."""
+    if not flushed:
+        return "not flushed, as in KernelBench v0.1: inputs may be found in it"
+    if burst > 1:
+        return f"flushed before every burst; {cached_share(size)}"
+    return "flushed before every call"
+
+
 def cached_share(size: int) -> str:
     """Whether calls on one place of an arena after another find anything in the cache, in words."""
     within = "which may stay in" if size < 2 * _cache_bytes() else "more than twice"

@@ -65,9 +65,12 @@ class _Block:
 
 
 class DeviceMemory:
-    """The referee's side of an arena on the GPU, and the file that opens it to another process."""
+    """The referee's side of an arena on the GPU, and the file that opens it to another process.
 
-    def __init__(self, size: int) -> None:
+    Without ``flushed`` calls find in the device's cache whatever is there, their inputs above all.
+    """
+
+    def __init__(self, size: int, flushed: bool = True) -> None:
         cuda.start()
         whole, handle, file = _rounded(size), ctypes.c_uint64(), ctypes.c_int()
         with contextlib.ExitStack() as held:
@@ -76,7 +79,7 @@ class DeviceMemory:
             _driver("cuMemExportToShareableHandle", ctypes.byref(file), handle, _FILE, ctypes.c_uint64(0))
             held.callback(os.close, file.value)
             address = _map(handle, whole, held)
-            self._flush = cuda.flush_memory()
+            self._flush = cuda.flush_memory() if flushed else None
             self._held = held.pop_all()
         self.arena, self.files = _arena(address, size), [file.value]
         self._gate = self.arena.first_word()
@@ -94,12 +97,13 @@ class DeviceMemory:
         torch.cuda.synchronize()
 
     def begin(self, write: Callable[[], None]) -> float:
-        """Have the inputs written, leave nothing useful in the device's cache, and open the gate; says when that was.
+        """Have the inputs written, flush the device's cache where that is wanted, and open the gate; says when.
 
         Kernels of the candidate that do not wait at the gate can see inputs before it is opened.
         """
         write()
-        self._flush.zero_()
+        if self._flush is not None:
+            self._flush.zero_()
         self._written.record()
         self.opened += 1
         self._gate.fill_(self.opened)

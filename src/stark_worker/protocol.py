@@ -63,7 +63,8 @@ class Score(enum.StrEnum):
 
 
 class KernelBenchVersion(enum.StrEnum):
-    """Whose tolerances the score ``kernelbench`` means: the first release, which papers compare by, or the newest."""
+    """Whose tolerances the score ``kernelbench`` means, and whether the device's cache is flushed: those of the first
+    release, which papers compare by, or of the newest."""
 
     V01 = "v0.1"
     HEAD = "HEAD"
@@ -126,6 +127,11 @@ class EvalRequest:
         return self.tf32 and self.target is not Target.CPU
 
     @property
+    def flushed(self) -> bool:
+        """Whether a GPU's cache is emptied before calls are timed; KernelBench v0.1 left it as it was."""
+        return self.score is not Score.KERNELBENCH or self.kernelbench_version is not KernelBenchVersion.V01
+
+    @property
     def arithmetic(self) -> str:
         """What torch computes with on a GPU, in words for a report."""
         return f"{self.precision}, torch {'with' if self.with_tf32 else 'without'} TF32"
@@ -147,6 +153,11 @@ class Timing:
     def median_ms(self) -> float:
         """The runtime a node is scored by."""
         return statistics.median(self.samples_ms)
+
+    @property
+    def mean_ms(self) -> float:
+        """The runtime as KernelBench tells it."""
+        return statistics.fmean(self.samples_ms)
 
     @property
     def interval_ms(self) -> tuple[float, float]:

@@ -60,7 +60,11 @@ class Trial:
         self._left_s = request.limits.run_s
         self._filled = 0  # the place that was written last
         self._own: dict[int, list[torch.Tensor]] = {}
-        self._memory = HostMemory(candidate.arena, job.size) if self.on_host else DeviceMemory(job.size)
+        self._memory: HostMemory | DeviceMemory
+        if self.on_host:
+            self._memory = HostMemory(candidate.arena, job.size)
+        else:
+            self._memory = DeviceMemory(job.size, request.flushed)
         arena = self._memory.arena
         self._inputs = [arena.views(spots) for spots in job.inputs]
         self._outputs = [arena.views(spots) for spots in job.outputs]
@@ -237,9 +241,7 @@ class Trial:
             f"device {device_ms:.4f} ms, referee {statistics.median(outside):.4f} ms,"
             f" {launched if self._gated else 'launching included'}, per call"
         )
-        self.checks["cache"] = "flushed before every call"
-        if self.burst > 1:
-            self.checks["cache"] = f"flushed before every burst; {cuda.cached_share(self._job.size)}"
+        self.checks["cache"] = cuda.cache_told(self._request.flushed, self.burst, self._job.size)
         if self._overhead.confirms(samples):
             times = device_times(samples, self._overhead)
         elif self.burst > 1:

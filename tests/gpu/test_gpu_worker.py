@@ -25,9 +25,11 @@ from stark_worker.protocol import (
     DeviceFacts,
     EvalReport,
     EvalRequest,
+    KernelBenchVersion,
     Limits,
     Outcome,
     Precision,
+    Score,
     Target,
     from_json,
     to_json,
@@ -319,6 +321,16 @@ def test_right_kernels_are_ok_whatever_they_are_written_in(judge, language, task
     assert "bursts" in report.checks["timing"]
     assert report.labels.first_call_ms > 0
     assert report.checks["isolation"].partition(":")[0] in ("strong", "standard")
+
+
+@pytest.mark.parametrize(
+    ("version", "said"), [(KernelBenchVersion.V01, "not flushed"), (KernelBenchVersion.HEAD, "fl")]
+)
+def test_kernelbenchs_first_version_leaves_the_cache_alone(judge, version, said):
+    request = EvalRequest(SMALL, SMALL, "Model", Target.CUDA, score=Score.KERNELBENCH, kernelbench_version=version)
+    report = judge.ask(request)
+    assert report.outcome is Outcome.OK, report.log
+    assert report.checks["cache"].startswith(said)
 
 
 @pytest.mark.parametrize("language", LANGUAGES)

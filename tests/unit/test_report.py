@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -15,8 +16,9 @@ from stark.metrics import measure
 from stark.results import RunResult
 from stark.tabular import read_rows
 from stark.tree import Judgement, Role
+from stark.view.comparing import comparison_tables, conditions
 from stark.view.grouping import group
-from stark.view.kernelbench import write_eval_results
+from stark.view.kernelbench import told_as_mean, write_eval_results
 from stark.view.published import TABLE_1
 from stark.view.report import facts_of, tables
 from stark.view.report_files import as_html, as_markdown, write_report
@@ -330,6 +332,16 @@ def test_the_first_sample_is_the_winner_as_its_final_judged_it(tmp_path):
     assert [sample["runtime"] for sample in content["1"][1:]] == [-1.0, 5.0]
 
 
+def test_runtimes_by_kernelbenchs_score_are_means_as_it_tells_them(tmp_path):
+    runs = [a_result(26, score="kernelbench v0.1", times=(5.0,)), a_result(26, times=(5.0,), run_id="strict")]
+    assert told_as_mean(runs) == [runs[0].run_id]
+    files = write_eval_results(tmp_path, runs, {(runs[0].run_id, 1): Timing((4.0, 5.0, 9.0))})
+    theirs, strict = (json.loads(file.read_text())["26"][0] for file in sorted(files))
+    assert (theirs["runtime"], theirs["runtime_stats"]["median"], theirs["runtime_stats"]["mean"]) == (6.0, 5.0, 6.0)
+    assert theirs["runtime_stats"]["num_trials"] == 3
+    assert (strict["runtime"], strict["runtime_stats"]) == (5.0, {"median": 5.0})
+
+
 # -- comparing two stores ---------------------------------------------------------------------------------------------
 
 
@@ -348,7 +360,82 @@ def test_chance_is_called_chance_and_methods_of_a_task_are_one_piece_of_evidence
     b = [replace(run, metrics=replace(run.metrics, best_ms=run.metrics.best_ms / 2)) for run in a]
     found = compare(a, b)
     assert (len(found.pairs), found.tasks, found.p) == (9, 3, 0.25)
-    assert found.verdict.startswith("No significant difference")
+
+
+@pytest.mark.parametrize(("tasks", "verdict"), [(1, "Too few"), (5, "Too few"), (6, "B is sig"), (16, "B is sig")])
+def test_a_verdict_needs_as_many_tasks_as_could_show_a_difference(tasks, verdict):
+    a = [a_result(number, times=(5.0,)) for number in range(tasks)]
+    found = compare(a, [a_result(number, times=(2.5,)) for number in range(tasks)])
+    assert found.verdict.startswith(verdict)
+    assert (found.p < 0.05) == (verdict != "Too few"), "more tasks are asked for exactly where they are needed"
+
+
+def test_no_difference_among_enough_tasks_is_called_none():
+    a = [a_result(number, times=(5.0,)) for number in range(6)]
+    assert compare(a, a).verdict.startswith("No significant difference (p = 1.000")
+
+
+def test_stores_of_different_scores_are_compared_only_on_request():
+    a, b = [a_result(1)], [a_result(1, score="kernelbench HEAD")]
+    with pytest.raises(UsageError, match="by verified and B by kernelbench HEAD"):
+        compare(a, b)
+    found = compare(a, b, any_score=True)
+    assert [pair.score for pair in found.pairs] == ["verified / kernelbench HEAD"]
+    (warning,) = found.warnings
+    assert "rules and clocks" in warning
+
+
+def test_of_stores_with_several_scores_the_same_ones_are_paired():
+    judged = [a_result(1, score="verified"), a_result(1, score="kernelbench HEAD", times=(1.0,))]
+    found = compare([a_result(1)], judged)
+    assert [(pair.score, pair.ratio) for pair in found.pairs] == [("verified", 1.0)]
+    assert [(each.score, each.why) for each in found.left_out] == [("kernelbench HEAD", "A: none, B: complete")]
+    with pytest.raises(UsageError, match="nobody can say which to pair"):
+        compare([a_result(1, score="kernelbench v0.1")], judged, any_score=True)
+
+
+def test_other_machines_and_budgets_are_warned_of():
+    a = [a_result(number) for number in (1, 2)]
+    assert compare(a, a).warnings == ()
+    device, budget = compare(a, [replace(run, device="another", budget=30) for run in a]).warnings
+    assert "A was measured on a device, B on another" in device
+    assert "best of 3 attempts, B of 30" in budget
+
+
+def test_kernels_of_another_tool_count_as_the_attempts_they_are():
+    judged = a_result(1, kind="judged", method="theirs", budget=30)
+    assert compare([a_result(1)], [judged]).warnings == ()
+
+
+def test_what_is_not_compared_is_told_with_the_reason():
+    a = [a_result(number) for number in (1, 2, 3, 4)]
+    b = [
+        a_result(1),
+        a_result(2, degenerate="Zeros are accepted.", times=(0.1,)),
+        a_result(3, ending=Ending("fault", "no GPU")),
+        a_result(5),
+    ]
+    found = compare(a, b)
+    assert [pair.task for pair in found.pairs] == ["level1/1_Task"]
+    assert {each.task[7]: each.why for each in found.left_out} == {
+        "2": "degenerate: Zeros are accepted.",
+        "3": "A: complete, B: not complete",
+        "4": "A: complete, B: none",
+        "5": "A: none, B: complete",
+    }
+    _, rest, _ = comparison_tables(found)
+    assert len(rest.records()) == 4
+
+
+def test_stores_whose_common_tasks_test_nothing_cannot_be_compared():
+    runs = [a_result(1, degenerate="Zeros are accepted.")]
+    with pytest.raises(UsageError, match="tests something"):
+        compare(runs, runs)
+
+
+def test_the_conditions_of_a_store_are_told():
+    told = conditions("A", Path("runs/a"), [a_result(1, models=("openai:gpt-5",)), a_result(2)])
+    assert told == "A: runs/a, by openai:gpt-5. Score: verified. Device: a device. Attempts: 3."
 
 
 def test_stores_of_one_method_each_are_paired_by_task():

@@ -13,6 +13,8 @@ from stark_worker.cache import default_cache
 from stark_worker.folder import write_whole
 from stark_worker.protocol import DeviceFacts, EvalReport, EvalRequest, ProtocolError, from_json, to_json
 
+MEASURED = 2  # counts up when the same request comes to be measured otherwise; 2: v0.1 without a flush
+
 
 class KeptBaselines:
     """A folder with a report for each baseline."""
@@ -34,5 +36,5 @@ class KeptBaselines:
         write_whole(self._path(request), to_json(report))
 
     def _path(self, request: EvalRequest) -> Path:
-        key = hashlib.sha256(f"{to_json(request)}{self._device}".encode()).hexdigest()
+        key = hashlib.sha256(f"{to_json(request)}{self._device}{MEASURED}".encode()).hexdigest()
         return self._folder / f"{key[:32]}.json"

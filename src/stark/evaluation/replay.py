@@ -8,9 +8,9 @@ from typing import Self
 
 from stark.errors import EvaluatorError, UsageError
 from stark.settings import EvaluationSettings
-from stark_worker.protocol import DeviceFacts, EvalReport, EvalRequest
+from stark_worker.protocol import DeviceFacts, EvalReport, EvalRequest, Score
 
-Judged = Mapping[tuple[str, str, str], EvalReport]  # (task, candidate, entry) -> report
+Judged = Mapping[tuple[str, str, str, Score, bool], EvalReport]  # task, candidate, entry, score, in a final -> report
 StoredReports = Callable[[str], tuple[DeviceFacts, Judged]]
 
 
@@ -38,11 +38,14 @@ class ReplayEvaluator:
         return self._device
 
     async def evaluate(self, request: EvalRequest) -> EvalReport:
-        """The stored report on that candidate."""
-        key = (request.task_source, request.candidate_source, request.entry)
-        if key not in self._judged:
+        """The stored report on that candidate by that score: of a final where one was held, otherwise of a search."""
+        key = (request.task_source, request.candidate_source, request.entry, request.score)
+        final = request.rival_source is not None
+        found = self._judged.get((*key, final)) or self._judged.get((*key, False))
+        if found is None:
+            more = " A final asks for both scores; evaluation.final=false leaves it out." if final else ""
             raise EvaluatorError(
-                f"The run in {self._folder} never judged this candidate.",
-                "A replay knows only what was tried; evaluate anything else for real.",
+                f"The run in {self._folder} never judged this candidate by the score {request.score}.",
+                f"A replay knows only what was tried; evaluate anything else for real.{more}",
             )
-        return self._judged[key]
+        return found

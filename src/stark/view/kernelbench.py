@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+import statistics
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -11,21 +12,29 @@ from typing import Any
 from stark.results import RunResult
 from stark.tree import ROOT_ID, Judgement, Role
 from stark.view.exports import write_text
-from stark_worker.protocol import Outcome
+from stark_worker.protocol import Outcome, Score, Timing
 
 MISSING_MS = -1.0  # what that layout says where there is no runtime
 
+Timings = Mapping[tuple[str, int], Timing]  # by run and node
 
-def write_eval_results(folder: Path, results: Sequence[RunResult]) -> list[Path]:
+
+def told_as_mean(results: Sequence[RunResult]) -> list[str]:
+    """The runs whose samples are needed: KernelBench tells the mean of a runtime, and so does its score."""
+    return [run.run_id for run in results if run.score.startswith(Score.KERNELBENCH)]
+
+
+def write_eval_results(folder: Path, results: Sequence[RunResult], timings: Timings | None = None) -> list[Path]:
     """One folder per level, method, seed and score, each with an ``eval_results.json``; sample 0 is the winner.
 
-    KernelBench's own analysis looks at sample 0 alone, and at one level at a time.
+    KernelBench's own analysis looks at sample 0 alone, and at one level at a time. Where there are ``timings`` the
+    runtime is their mean, otherwise the median.
     """
     found: dict[str, dict[int, list[dict[str, Any]]]] = {}
     for run in results:
         if run.complete and run.level is not None and run.number is not None:
             name = f"level_{run.level}-{run.method}-seed_{run.seed}-{run.score}".replace(" ", "_").replace("/", "_")
-            found.setdefault(name, {})[run.number] = _samples(run)
+            found.setdefault(name, {})[run.number] = _samples(run, timings or {})
     written = []
     for name, problems in sorted(found.items()):
         (folder / name).mkdir(parents=True, exist_ok=True)
@@ -35,7 +44,7 @@ def write_eval_results(folder: Path, results: Sequence[RunResult]) -> list[Path]
     return written
 
 
-def _samples(run: RunResult) -> list[dict[str, Any]]:
+def _samples(run: RunResult, timings: Timings) -> list[dict[str, Any]]:
     """The winner first, as its final judged it, then the others as they landed."""
     made = [each for each in run.judgements if each.id != ROOT_ID]
     best = min(made, key=lambda each: (each.runtime_ms is None, each.runtime_ms or 0.0), default=None)
@@ -43,27 +52,38 @@ def _samples(run: RunResult) -> list[dict[str, Any]]:
         # the winner of a search by the other score is the only node there, under a number of its own
         best = next((each for each in made if each.id == run.final.node_id), best)
     if best is None:  # nobody has made any, which that layout has no word for
-        return [_sample(0, Judgement(ROOT_ID, Role.OTHER, Outcome.UNUSABLE_REPLY), run)]
-    ordered = [best, *(each for each in made if each is not best)]
+        return [_sample(0, Judgement(ROOT_ID, Role.OTHER, Outcome.UNUSABLE_REPLY), run, None)]
+    others = enumerate((each for each in made if each is not best), 1)
     return [
-        _sample(number, _last_word(each, run) if each is best else each, run) for number, each in enumerate(ordered)
+        _winner(best, run, timings),
+        *(_sample(number, each, run, timings.get((run.run_id, each.id))) for number, each in others),
     ]
 
 
-def _last_word(winner: Judgement, run: RunResult) -> Judgement:
+def _winner(winner: Judgement, run: RunResult, timings: Timings) -> dict[str, Any]:
     if run.final is None:
-        return winner
+        return _sample(0, winner, run, timings.get((run.run_id, winner.id)))
     report = run.final.report
     runtime_ms = report.timing.median_ms if report.timing else None
-    return replace(winner, outcome=report.outcome, runtime_ms=runtime_ms, built=report.built)
+    judged = replace(winner, outcome=report.outcome, runtime_ms=runtime_ms, built=report.built)
+    return _sample(0, judged, run, report.timing if told_as_mean([run]) else None)
 
 
-def _sample(number: int, each: Judgement, run: RunResult) -> dict[str, Any]:
+def _sample(number: int, each: Judgement, run: RunResult, timing: Timing | None) -> dict[str, Any]:
     return {
         "sample_id": number,
         "compiled": each.compiled,
         "correctness": each.outcome is Outcome.OK,
         "metadata": {"hardware": run.device, "outcome": each.outcome, "node": each.id, "score": run.score},
-        "runtime": each.runtime_ms or MISSING_MS,
-        "runtime_stats": {} if each.runtime_ms is None else {"median": each.runtime_ms},
+        "runtime": timing.mean_ms if timing else each.runtime_ms or MISSING_MS,
+        "runtime_stats": ({} if each.runtime_ms is None else {"median": each.runtime_ms}) | _spread(timing),
     }
+
+
+def _spread(timing: Timing | None) -> dict[str, float]:
+    """What that layout says of the samples besides."""
+    if timing is None:
+        return {}
+    samples = timing.samples_ms
+    figures = {"mean": timing.mean_ms, "std": statistics.pstdev(samples), "min": min(samples), "max": max(samples)}
+    return {**figures, "num_trials": len(samples)}

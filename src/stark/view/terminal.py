@@ -179,6 +179,7 @@ def _verdict_as_json(report: EvalReport, reference: EvalReport) -> str:
     timing = report.timing
     more = {
         "median_ms": timing.median_ms if timing else None,
+        "mean_ms": timing.mean_ms if timing else None,
         "interval_ms": timing.interval_ms if timing else None,
         "reference_median_ms": reference.timing.median_ms if reference.timing else None,
         DEGENERATE: reference.checks.get(DEGENERATE),
