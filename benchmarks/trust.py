@@ -87,16 +87,21 @@ class Judge:
             return str(fault)
 
     async def exploit(self, exploit: zoo.Exploit) -> Results:
-        """One attempt, or several of an exploit that is accepted: chance alone must not let it look harmless or not."""
+        """One attempt, or several where its time alone speaks against it: a busy machine must not look like a gain.
+
+        What earlier attempts said about the time is kept beside the last.
+        """
         found: Results = {}
+        doubted: list[Any] = []
         for _ in range(1 if exploit.known else ROUNDS):
             report = await self.report(exploit.request(self._target, in_turns=True))
             if isinstance(report, str):
                 return {"verdict": STOPPED, "as_expected": False, "outcome": report[:200]}
             found = _told(exploit, report)
-            if found["verdict"] in HARMLESS or not report.timing:
+            if not exploit.only_time_speaks_against_it(report):
                 break
-        return found
+            doubted.append(found["share"])
+        return found | ({"doubted": doubted} if doubted else {})
 
 
 def _told(exploit: zoo.Exploit, report: EvalReport) -> Results:

@@ -41,6 +41,13 @@ def test_what_had_to_be_refused_fools_whatever_time_it_took():
     assert replace(ACCEPTED, expect=("wrong_result",)).verdict(report(3.0)) is Verdict.FOOLED
 
 
+def test_only_a_doubtful_time_is_measured_again():
+    assert ACCEPTED.only_time_speaks_against_it(report(0.5))
+    assert not ACCEPTED.only_time_speaks_against_it(report(1.0))
+    assert not ACCEPTED.only_time_speaks_against_it(EvalReport(Outcome.RUNTIME_ERROR, log="ESCAPED"))
+    assert not replace(ACCEPTED, expect=("wrong_result",)).only_time_speaks_against_it(report(0.5))
+
+
 def test_without_a_rival_nothing_is_said_about_the_time():
     assert zoo.true_share(EvalReport(Outcome.OK, Timing(TRUE_MS))) is None
 

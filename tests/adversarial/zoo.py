@@ -80,6 +80,10 @@ class Exploit:
         gained = share is not None and share[1] < TRUE_SHARE
         return Verdict.TRUE_TIME if self.may_pass and not gained else Verdict.FOOLED
 
+    def only_time_speaks_against_it(self, report: EvalReport) -> bool:
+        """Whether nothing but a short time makes it a success; what had to be refused or contained is one at once."""
+        return self.may_pass and ESCAPED not in report.log and self.verdict(report) is Verdict.FOOLED
+
     def as_expected(self, report: EvalReport) -> bool:
         """Whether it was refused for the right reason, or accepted for what it is."""
         verdict = self.verdict(report)
