@@ -34,9 +34,9 @@ values = st.recursive(
     max_leaves=12,
 )
 of_candidates = ["begun", "ready", "loaded", "launched", "done", "copied", "failed", "profiled"]
-of_builders = ["asked", "failed", "unclear", "read", "named", "built"]
+of_builders = ["locked", "asked", "failed", "unclear", "read", "named", "built"]
 words = st.sampled_from([*of_candidates, *of_builders, ""])
-names = st.sampled_from(["outcome", "log", "looks", "device_ms", "changed", "weights", "code", "key"])
+names = st.sampled_from(["outcome", "log", "looks", "device_ms", "changed", "weights", "code", "key", "isolation"])
 messages = st.builds(lambda did, rest: {"did": did, **rest}, words | values, st.dictionaries(names, values, max_size=4))
 packets = (
     st.binary(max_size=200)
@@ -144,10 +144,12 @@ key = st.just(json.dumps({"did": "named", "key": "0" * 32}).encode())
 
 @settings(deadline=None)
 @given(
+    st.booleans(),
     st.lists(packets | deep | st.sampled_from(of_builders).flatmap(says), max_size=4),
     st.lists(packets | deep | key | st.sampled_from(of_builders).flatmap(says), max_size=3),
 )
-def test_whatever_builders_say_is_a_report_or_nothing(said_by_reader, said_by_compiler):
+def test_whatever_builders_say_is_a_report_or_nothing(locked, said_by_reader, said_by_compiler):
+    said_by_reader = [b'{"did": "locked", "isolation": "standard: limits"}'] * locked + said_by_reader
     with tempfile.TemporaryDirectory() as place:
         hostile = Hostile({"reader": said_by_reader, "compiler": said_by_compiler})
         builds = Builds(hostile, Path(place), Path(place, "cache"), {})
