@@ -1,10 +1,12 @@
 """Whether the evaluator can be fooled, whether it lets honest kernels pass, and what a confined process cannot do.
 
     python benchmarks/trust.py [--target cpu|cuda|triton] [--part exploits|honest|probes] [--seconds 540] [--fresh]
+        [--only NAME ...]
     python benchmarks/trust.py --target cuda --part kernelbench --kernelbench PATH     before KernelBench's evaluator
 
 Every exploit of tests/adversarial is judged as a user's kernel would be; one that is accepted has to take the time of
-what it computes. Results are kept after each candidate, so that a run that was cut short goes on where it was.
+what it computes. Results are kept after each candidate, so that a run that was cut short goes on where it was. The exit
+code is 1 when an exploit was not harmless or an honest kernel did not pass.
 """
 
 from __future__ import annotations
@@ -18,7 +20,7 @@ import platform
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -85,16 +87,21 @@ class Judge:
             return str(fault)
 
     async def exploit(self, exploit: zoo.Exploit) -> Results:
-        """One attempt, or several of an exploit that is accepted: chance alone must not let it look harmless or not."""
+        """One attempt, or several where its time alone speaks against it: a busy machine must not look like a gain.
+
+        What earlier attempts said about the time is kept beside the last.
+        """
         found: Results = {}
+        doubted: list[Any] = []
         for _ in range(1 if exploit.known else ROUNDS):
             report = await self.report(exploit.request(self._target, in_turns=True))
             if isinstance(report, str):
                 return {"verdict": STOPPED, "as_expected": False, "outcome": report[:200]}
             found = _told(exploit, report)
-            if found["verdict"] in HARMLESS or not report.timing:
+            if not exploit.only_time_speaks_against_it(report):
                 break
-        return found
+            doubted.append(found["share"])
+        return found | ({"doubted": doubted} if doubted else {})
 
 
 def _told(exploit: zoo.Exploit, report: EvalReport) -> Results:
@@ -107,16 +114,21 @@ def _told(exploit: zoo.Exploit, report: EvalReport) -> Results:
         told["rule"] = report.rule
     if report.timing and report.rival:
         told |= {"ms": round(report.timing.median_ms, 4), "true_ms": round(report.rival.median_ms, 4)}
+    if share := zoo.true_share(report):
+        told["share"] = [round(bound, 4) for bound in share]
     return told
 
 
-async def run(target: Target, parts: list[str], record: Record, until: float) -> bool:
-    """Whether everything was tried before the time was over."""
+async def run(target: Target, parts: list[str], only: Collection[str], record: Record, until: float) -> bool:
+    """Whether everything that was asked for was tried before the time was over."""
     async with Station(target, default_cache()) as station:
         judge = Judge(station, target)
         record.data["device"] = (await station.device()).name
-        for part, name, source, step in _work(target, parts, judge):
-            if not record.missing(part, name, source):
+        work = list(_work(target, parts, judge))
+        if unknown := {*only} - {name for _, name, _, _ in work}:
+            raise SystemExit(f"there is no {', '.join(sorted(unknown))} among {' and '.join(parts)} for {target}")
+        for part, name, source, step in work:
+            if (only and name not in only) or not record.missing(part, name, source):
                 continue
             if time.monotonic() > until:
                 return False
@@ -173,10 +185,12 @@ def table(data: Results) -> Iterator[str]:
     """The results on a few lines."""
     verdicts = Counter(found["verdict"] for found in data.get("exploits", {}).values())
     if verdicts:
-        yield f"exploits   tried {verdicts.total():4d}   " + "   ".join(f"{name} {verdicts[name]}" for name in verdicts)
+        names = dict.fromkeys([*map(str, Verdict), *verdicts])  # how many fooled it is said of nobody, too
+        yield f"exploits   tried {verdicts.total():4d}   " + "   ".join(f"{name} {verdicts[name]}" for name in names)
         for name, found in data["exploits"].items():
             if found["verdict"] not in HARMLESS:
-                yield f"           {found['verdict']}: {name} {found.get('ms', '')} {found.get('true_ms', '')}"
+                took = f"{found.get('ms', '')} {found.get('true_ms', '')} {found.get('share', '')}"
+                yield f"           {found['verdict']}: {name} {took}".rstrip()
             elif not found["as_expected"]:
                 yield f"           for another reason than expected: {name}, {found['outcome']}"
     passed = Counter(found["verdict"] for found in data.get("honest", {}).values())
@@ -187,9 +201,16 @@ def table(data: Results) -> Iterator[str]:
         )
     for name, found in data.get("probes", {}).items():
         yield f"probes     {name}: {found['level']}, attempted {found['attempted']}, blocked {found['blocked']}"
-    for name, found in data.get("kernelbench", {}).items():
-        if found["fooled"]:
-            yield f"           fools KernelBench: {name}"
+    if theirs := data.get("kernelbench", {}):
+        fools = [name for name, found in theirs.items() if found["fooled"]]
+        yield f"KernelBench   fooled {len(fools)} of {len(theirs)}"
+        yield from (f"           fools KernelBench: {name}" for name in fools)
+
+
+def holds(data: Results) -> bool:
+    """Whether no exploit got anywhere and no honest kernel was suspected."""
+    harmless = all(found["verdict"] in HARMLESS for found in data.get("exploits", {}).values())
+    return harmless and all(found["verdict"] == "passed" for found in data.get("honest", {}).values())
 
 
 def _hash(source: str) -> str:
@@ -203,10 +224,11 @@ def _with_canary() -> None:
         os.execv(sys.executable, sys.orig_argv)
 
 
-def main() -> None:
+def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--target", type=Target, default=Target.CPU, choices=list(Target))
     parser.add_argument("--part", action="append", choices=["exploits", "honest", "probes", "kernelbench"])
+    parser.add_argument("--only", nargs="+", metavar="NAME", help="these exploits and honest kernels alone")
     parser.add_argument("--seconds", type=float, default=float("inf"), help="stop after so many; a next run goes on")
     parser.add_argument("--fresh", action="store_true", help="forget earlier results")
     parser.add_argument("--kernelbench", type=Path, help="a checkout, for the part of that name; needs a GPU")
@@ -215,7 +237,9 @@ def main() -> None:
     record = Record(result_file("trust", options.target), options.fresh)
     parts = options.part or ["exploits", "honest", "probes"]
     until = time.monotonic() + options.seconds
-    finished = asyncio.run(run(options.target, parts, record, until)) if {"exploits", "honest"} & {*parts} else True
+    finished = True
+    if {"exploits", "honest"} & {*parts}:
+        finished = asyncio.run(run(options.target, parts, options.only or (), record, until))
     if "probes" in parts:
         probe(record)
     if "kernelbench" in parts:
@@ -224,7 +248,8 @@ def main() -> None:
         finished = kernelbench.run(options.kernelbench, options.target, record, until) and finished
     print(*table(record.data), sep="\n")
     print("everything was tried" if finished else "time is over; run it again to go on")
+    return 0 if holds(record.data) else 1
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

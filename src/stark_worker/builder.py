@@ -37,7 +37,8 @@ def read(channel: Channel) -> None:
         return extension.load(Path(answer["library"]))
 
     order = channel.receive()
-    lock_in([Path(order["cache"])])
+    isolation = lock_in([Path(order["cache"])])
+    channel.send(did="locked", isolation=str(isolation))  # while there is nothing of the candidate's that could lie
     build.install(make, order["mode"])
     try:
         import_file("candidate", source_file)

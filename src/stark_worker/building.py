@@ -19,6 +19,8 @@ from stark_worker.logs import cut
 from stark_worker.protocol import EvalReport, EvalRequest, Outcome
 from stark_worker.wards import Nursery, Ward, threads
 
+TOO_SLOW = "The candidate did not finish building in time."
+
 _KEY = re.compile(r"[0-9a-f]{32}")
 
 
@@ -39,27 +41,30 @@ class Builds:
         """Have everything in the cache that the candidate asks for when it is loaded; a report if it cannot be."""
         if not needs_building(request.candidate_source):
             return None
+        checks: dict[str, str] = {}
         async with self._room:
             try:
                 async with asyncio.timeout(request.limits.build_s):
-                    return await self._read(request)
+                    return await self._read(request, checks)
             except TimeoutError:
-                return EvalReport(Outcome.TIMEOUT, log="The candidate did not finish building in time.", built=False)
+                return EvalReport(Outcome.TIMEOUT, log=TOO_SLOW, checks=checks, built=False)
 
-    async def _read(self, request: EvalRequest) -> EvalReport | None:
+    async def _read(self, request: EvalRequest, checks: dict[str, str]) -> EvalReport | None:
+        """``checks`` is told how far the reader is locked in, before anything of the candidate's is there."""
         folder = Path(tempfile.mkdtemp(prefix="reader-", dir=self._folder))
         folder.chmod(0o755)  # compilers, which may be another user, read what it writes
         (folder / SOURCE_FILE).write_text(request.candidate_source, encoding="utf-8")
         async with Ward(self._nursery, "reader", folder, self._more) as reader:
             try:
                 reader.channel.send(mode=request.build, cache=str(self._shared))
+                checks["isolation"] = cut(str((await reader.says("locked")).get("isolation")))
                 while (message := await reader.says("asked", "failed", "unclear", "read"))["did"] == "asked":
                     reader.channel.send(**await self._compile(folder, request.build))
             except ChannelClosed:
                 return None  # whatever happened to it happens again when it is loaded, and is told there
             if message["did"] != "failed":
                 return None
-            return EvalReport(Outcome.COMPILE_ERROR, log=cut(str(message.get("log"))), built=False)
+            return EvalReport(Outcome.COMPILE_ERROR, log=cut(str(message.get("log"))), checks=checks, built=False)
 
     async def _compile(self, home: Path, mode: str) -> dict[str, Any]:
         """The library of the extension that the reader wrote down, or why there is none."""

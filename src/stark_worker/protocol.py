@@ -237,7 +237,7 @@ class EvalReport:
 
     @property
     def sandbox(self) -> str:
-        """The level of confinement the candidate ran at; empty where it never ran."""
+        """The level of confinement the candidate ran at, or was built at; empty where nothing of it ran."""
         return self.checks.get("isolation", "").partition(":")[0]
 
 

@@ -18,6 +18,8 @@ from adversarial import zoo
 from stark_worker.protocol import Target
 
 SECONDS = 120
+# There is one figure for each, taken one after the other: only a large difference is a gain.
+GAINED = 0.5
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 
 # A line with task and candidate comes in, one with the verdict goes out; a candidate's own output goes elsewhere.
@@ -86,12 +88,13 @@ class KernelBench:
             raise SystemExit("KernelBench's evaluator ended without an answer; see above")
         return dict(json.loads(line))
 
-    def reference(self, name: str) -> dict[str, Any]:
-        """The task's own model as a candidate: if that is not correct there, nothing can be said."""
-        if name not in self._references:
-            task = zoo.task_source(name)
-            self._references[name] = self.judged(task, task.replace("Model", "ModelNew"))
-        return self._references[name]
+    def reference(self, exploit: zoo.Exploit) -> dict[str, Any]:
+        """The exploit without cheating, or the task's own model: if that is not correct there, nothing can be said."""
+        task = zoo.task_source(exploit.task)
+        source = exploit.honest_source or task.replace("Model", "ModelNew")
+        if source not in self._references:
+            self._references[source] = self.judged(task, source)
+        return self._references[source]
 
     def close(self) -> None:
         self._process.terminate()
@@ -107,7 +110,7 @@ def run(checkout: Path, target: Target, record: Any, until: float) -> bool:
                 continue
             if time.monotonic() > until:
                 return False
-            reference = theirs.reference(exploit.task)
+            reference = theirs.reference(exploit)
             found = theirs.judged(zoo.task_source(exploit.task), exploit.source)
             found |= {"fooled": _fooled(exploit, found, reference), "reference": reference}
             record.keep("kernelbench", exploit.name, exploit.source, found)
@@ -121,4 +124,4 @@ def _fooled(exploit: zoo.Exploit, found: dict[str, Any], reference: dict[str, An
     if not found["correct"] or found["ms"] is None or not reference["correct"]:
         return False
     honest = "ok-at-true-time" in exploit.expect
-    return not (honest and found["ms"] >= zoo.TRUE_SHARE * reference["ms"])
+    return not (honest and found["ms"] >= GAINED * reference["ms"])

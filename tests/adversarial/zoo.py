@@ -8,7 +8,8 @@ through, and why. What can be expected is
     ok-at-true-time    it computes honestly after all, and is timed as what it computes
     contained          it attempts what confinement has to stop, and says ESCAPED when that succeeds
 
-The true time is the reference's. An exploit with a line ``CHEAT = True`` is compared with itself without that.
+The true time is the reference's. An exploit with a line ``CHEAT = True`` is compared with itself without that: what
+does work of its own, a fingerprint or a wait, could gain much and still be slower than the reference.
 """
 
 from __future__ import annotations
@@ -18,13 +19,14 @@ import enum
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from stark_worker.intervals import ratio_interval
 from stark_worker.protocol import EvalReport, EvalRequest, Limits, Outcome, Target
 
 HERE = Path(__file__).parent
 ESCAPED, CHEAT = "ESCAPED", "CHEAT = True"
-# An exploit that is accepted computes what the reference does, by the same functions. Timed at less than this share of
-# the reference's time, it has gained something; a busy machine alone does not account for it.
-TRUE_SHARE = 0.5
+# An exploit that is accepted has gained something if it took, beyond doubt, less than this share of its true time. The
+# tenth is what the evaluator's own clocks may disagree by on a GPU; the interval accounts for a busy machine.
+TRUE_SHARE = 0.9
 
 
 class Verdict(enum.StrEnum):
@@ -54,9 +56,19 @@ class Exploit:
         request = EvalRequest(task, self.source, target=target, limits=self.limits)
         if not in_turns:
             return request
-        if CHEAT in self.source:
-            return replace(request, rival_source=self.source.replace(CHEAT, "CHEAT = False"), rival_entry="ModelNew")
+        if self.honest_source:
+            return replace(request, rival_source=self.honest_source, rival_entry="ModelNew")
         return replace(request, rival_source=task)
+
+    @property
+    def honest_source(self) -> str | None:
+        """The same without cheating; None where that is the reference."""
+        return self.source.replace(CHEAT, "CHEAT = False") if CHEAT in self.source else None
+
+    @property
+    def may_pass(self) -> bool:
+        """Whether it is right for it to be accepted, at its true time."""
+        return "ok-at-true-time" in self.expect or "contained" in self.expect
 
     def verdict(self, report: EvalReport) -> Verdict:
         """What came of it; whether it took its true time is known where that was taken."""
@@ -64,11 +76,13 @@ class Exploit:
             return Verdict.FOOLED
         if report.timing is None:
             return Verdict.REJECTED
-        true_ms = report.rival.median_ms if report.rival else 0.0
-        honest = "ok-at-true-time" in self.expect or "contained" in self.expect
-        if honest and report.timing.median_ms >= TRUE_SHARE * true_ms:
-            return Verdict.TRUE_TIME
-        return Verdict.FOOLED
+        share = true_share(report)
+        gained = share is not None and share[1] < TRUE_SHARE
+        return Verdict.TRUE_TIME if self.may_pass and not gained else Verdict.FOOLED
+
+    def only_time_speaks_against_it(self, report: EvalReport) -> bool:
+        """Whether nothing but a short time makes it a success; what had to be refused or contained is one at once."""
+        return self.may_pass and ESCAPED not in report.log and self.verdict(report) is Verdict.FOOLED
 
     def as_expected(self, report: EvalReport) -> bool:
         """Whether it was refused for the right reason, or accepted for what it is."""
@@ -76,6 +90,13 @@ class Exploit:
         if verdict is not Verdict.REJECTED:
             return verdict is Verdict.TRUE_TIME
         return report.outcome.value in self.expect or f"{Outcome.REJECTED} {report.rule}" in self.expect
+
+
+def true_share(report: EvalReport) -> tuple[float, float] | None:
+    """Between which shares of its true time an exploit's lies with 99 % confidence; None where that was not taken."""
+    if report.timing is None or report.rival is None:
+        return None
+    return ratio_interval(report.timing.samples_ms, report.rival.samples_ms)
 
 
 def exploits(target: Target) -> list[Exploit]:

@@ -73,6 +73,7 @@ def test_it_gets_its_outcome_in_time_and_leaves_nothing(name, station):
     report = station.judge(replace(RIGHT, candidate_source=source, limits=LIMITS))
     took = time.monotonic() - began
     assert report.outcome is outcome, report
+    assert report.sandbox, "wherever it ran, the report says how far it was locked in"
     assert len(report.log) < 6_000
     assert took < LIMITS.build_s + LIMITS.run_s + 1.0
     assert station.left() == (set(), set())

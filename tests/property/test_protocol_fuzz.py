@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import math
 import os
 import socket
 import statistics
+import tempfile
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import pytest
@@ -14,10 +17,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from conformance.evaluator import KERNEL, TASK
+from stark_worker.building import Builds
 from stark_worker.channel import LIMIT, Channel, ChannelClosed, MessageMalformed, _decode
 from stark_worker.examiner import Examiner
 from stark_worker.job import write_job
-from stark_worker.protocol import EvalReport, EvalRequest, Outcome, Precision, ProtocolError, Timing, from_json
+from stark_worker.protocol import EvalReport, EvalRequest, Outcome, Precision, ProtocolError, Timing, from_json, to_json
 from stark_worker.reference import Reference
 from stark_worker.sandbox import Candidate, Failure
 from stark_worker.timing import Overhead, Sample, device_times, told_by_device
@@ -29,8 +33,10 @@ values = st.recursive(
     lambda inner: st.lists(inner, max_size=4) | st.dictionaries(texts, inner, max_size=4),
     max_leaves=12,
 )
-words = st.sampled_from(["ready", "loaded", "done", "copied", "failed", "profiled", ""])
-names = st.sampled_from(["outcome", "log", "looks", "device_ms", "changed", "weights", "code"])
+of_candidates = ["begun", "ready", "loaded", "launched", "done", "copied", "failed", "profiled"]
+of_builders = ["locked", "asked", "failed", "unclear", "read", "named", "built"]
+words = st.sampled_from([*of_candidates, *of_builders, ""])
+names = st.sampled_from(["outcome", "log", "looks", "device_ms", "changed", "weights", "code", "key", "isolation"])
 messages = st.builds(lambda did, rest: {"did": did, **rest}, words | values, st.dictionaries(names, values, max_size=4))
 packets = (
     st.binary(max_size=200)
@@ -80,8 +86,8 @@ def _same(one: object, other: object) -> bool:
 
 
 @settings(deadline=None)
-@given(packets, st.sampled_from(["loaded", "done", "copied"]))
-def test_only_what_was_to_come_is_taken(packet, awaited):
+@given(packets, st.sampled_from(["begun", "loaded", "launched", "done", "copied"]), st.booleans())
+def test_only_what_was_to_come_is_taken(packet, awaited, may_be_late):
     (here, there), (lifeline, warden) = Channel.pair(), Channel.pair()
     output, print_to = os.pipe()
     files = [os.dup(here.fileno()), os.dup(lifeline.fileno()), output, os.memfd_create("arena")]
@@ -91,8 +97,11 @@ def test_only_what_was_to_come_is_taken(packet, awaited):
     warden.send(code=1)
     there._socket.send(packet)
     try:
-        message = candidate.expect(awaited, 5.0)
-        assert message["did"] == awaited
+        if may_be_late:
+            assert candidate.says_soon(awaited, 5.0)
+            assert _decode(packet)["did"] == awaited
+        else:
+            assert candidate.expect(awaited, 5.0)["did"] == awaited
     except Failure as failure:
         check_failure(failure)
     finally:
@@ -100,6 +109,57 @@ def test_only_what_was_to_come_is_taken(packet, awaited):
         for end in (warden, there):
             end.close()
         candidate.close()
+
+
+class Hostile:
+    """In place of a nursery: its readers and compilers say these packets, whatever they are told, and nothing more."""
+
+    def __init__(self, packets: Mapping[str, Sequence[bytes]]) -> None:
+        self._packets, self._ends = packets, []
+
+    def start(self, role: str, _folder: Path, files: Sequence[int], _more: Mapping[str, str] | None) -> Channel:
+        lifeline, warden = Channel.pair()
+        warden.close()
+        end = socket.socket(fileno=os.dup(files[0]))
+        end.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 2**20)
+        for packet in self._packets[role]:
+            end.send(packet)
+        end.shutdown(socket.SHUT_WR)
+        self._ends.append(end)
+        return lifeline
+
+    def close(self) -> None:
+        for end in self._ends:
+            end.close()
+
+
+def says(did: str) -> st.SearchStrategy[bytes]:
+    rest = st.dictionaries(names, values, max_size=3)
+    return rest.map(lambda more: json.dumps({"did": did, **more}).encode())
+
+
+deep = st.integers(1, 30_000).map(lambda depth: b'{"did":"failed","log":' + b"[" * depth + b"]" * depth + b"}")
+key = st.just(json.dumps({"did": "named", "key": "0" * 32}).encode())
+
+
+@settings(deadline=None)
+@given(
+    st.booleans(),
+    st.lists(packets | deep | st.sampled_from(of_builders).flatmap(says), max_size=4),
+    st.lists(packets | deep | key | st.sampled_from(of_builders).flatmap(says), max_size=3),
+)
+def test_whatever_builders_say_is_a_report_or_nothing(locked, said_by_reader, said_by_compiler):
+    said_by_reader = [b'{"did": "locked", "isolation": "standard: limits"}'] * locked + said_by_reader
+    with tempfile.TemporaryDirectory() as place:
+        hostile = Hostile({"reader": said_by_reader, "compiler": said_by_compiler})
+        builds = Builds(hostile, Path(place), Path(place, "cache"), {})
+        report = asyncio.run(builds.build(EvalRequest(TASK, KERNEL)))
+        hostile.close()
+        assert not list(Path(place, "cache").glob("[0-9a-f]*"))  # nothing was built, so nothing is kept
+    if report is not None:
+        assert report.outcome is Outcome.COMPILE_ERROR
+        assert from_json(EvalReport, to_json(report)) == report
+        assert len(to_json(report).encode()) < 40_000
 
 
 @pytest.fixture(scope="module")

@@ -1,0 +1,60 @@
+"""What counts as fooled: the part that needs no evaluator."""
+
+from __future__ import annotations
+
+import ast
+from dataclasses import replace
+
+import pytest
+
+from adversarial import zoo
+from adversarial.zoo import Verdict
+from stark_worker.protocol import EvalReport, Outcome, Timing
+
+ALL = [zoo.read(path) for path in sorted((zoo.HERE / "exploits").glob("*.py"))]
+ACCEPTED = replace(ALL[0], expect=("ok-at-true-time",))
+TRUE_MS = (2.0, 2.2, 1.9, 2.1, 2.0, 2.4, 2.0, 1.8, 2.1, 2.0)
+
+
+def report(*shares: float) -> EvalReport:
+    """Of an exploit that took these shares of its true time, one after the other."""
+    times = tuple(shares[i % len(shares)] * ms for i, ms in enumerate(TRUE_MS))
+    return EvalReport(Outcome.OK, Timing(times), rival=Timing(TRUE_MS))
+
+
+@pytest.mark.parametrize(
+    ("shares", "verdict"),
+    [
+        ((1.0,), Verdict.TRUE_TIME),
+        ((3.0,), Verdict.TRUE_TIME),
+        ((0.93,), Verdict.TRUE_TIME),
+        ((0.6, 1.3), Verdict.TRUE_TIME),  # a busy machine
+        ((0.85,), Verdict.FOOLED),
+        ((0.5, 0.8), Verdict.FOOLED),
+    ],
+)
+def test_what_is_accepted_has_gained_something_only_beyond_doubt(shares, verdict):
+    assert ACCEPTED.verdict(report(*shares)) is verdict
+
+
+def test_what_had_to_be_refused_fools_whatever_time_it_took():
+    assert replace(ACCEPTED, expect=("wrong_result",)).verdict(report(3.0)) is Verdict.FOOLED
+
+
+def test_only_a_doubtful_time_is_measured_again():
+    assert ACCEPTED.only_time_speaks_against_it(report(0.5))
+    assert not ACCEPTED.only_time_speaks_against_it(report(1.0))
+    assert not ACCEPTED.only_time_speaks_against_it(EvalReport(Outcome.RUNTIME_ERROR, log="ESCAPED"))
+    assert not replace(ACCEPTED, expect=("wrong_result",)).only_time_speaks_against_it(report(0.5))
+
+
+def test_without_a_rival_nothing_is_said_about_the_time():
+    assert zoo.true_share(EvalReport(Outcome.OK, Timing(TRUE_MS))) is None
+
+
+@pytest.mark.parametrize("exploit", [each for each in ALL if each.honest_source], ids=lambda exploit: exploit.name)
+def test_an_exploit_without_cheating_differs_in_that_line_alone(exploit):
+    lines = zip(exploit.source.splitlines(), exploit.honest_source.splitlines(), strict=True)
+    assert [pair for pair in lines if pair[0] != pair[1]] == [("CHEAT = True", "CHEAT = False")]
+    names = [node.id for node in ast.walk(ast.parse(exploit.source)) if isinstance(node, ast.Name)]
+    assert names.count("CHEAT") > 1, "a switch that nothing looks at"
