@@ -104,7 +104,7 @@ MIXED = {
     "library": "return self.library(x, w)",
     "single precision inside": "return self.eager(x.float(), [weight.float() for weight in w]).to(x.dtype)",
 }
-MIXED_TASKS = ("softmax", "gelu", "layer_norm")
+MIXED_TASKS = ("rms", "softmax", "gelu", "layer_norm")
 
 CPP = """
 #include <torch/extension.h>
