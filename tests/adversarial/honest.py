@@ -12,19 +12,23 @@ from dataclasses import dataclass
 
 from adversarial.row_tasks import ROW_TASKS, RowTask
 from adversarial.zoo import task_source
-from stark_worker.protocol import EvalRequest, Target
+from stark_worker.protocol import EvalRequest, Precision, Target
 
 
 @dataclass(frozen=True)
 class Honest:
-    """One candidate."""
+    """One candidate, and what its request asks for."""
 
     name: str
     task: str
     source: str
+    precision: Precision = Precision.FP32
+    atol: float | None = None
+    rtol: float | None = None
 
     def request(self, target: Target) -> EvalRequest:
-        return EvalRequest(task_source(self.task), self.source, target=target)
+        asked = {"precision": self.precision, "atol": self.atol, "rtol": self.rtol}
+        return EvalRequest(task_source(self.task), self.source, target=target, **asked)
 
 
 IMPORTS = """
@@ -95,6 +99,13 @@ PYTHON = {
     ),
 }
 
+# Where the task itself is in a shorter format. In eager PyTorch every step would round to it.
+MIXED = {
+    "library": "return self.library(x, w)",
+    "single precision inside": "return self.eager(x.float(), [weight.float() for weight in w]).to(x.dtype)",
+}
+MIXED_TASKS = ("rms", "softmax", "gelu", "layer_norm")
+
 CPP = """
 #include <torch/extension.h>
 #include <cmath>
@@ -145,6 +156,12 @@ OTHERS = {
     ),
     "embedding: rows doubled beforehand": (
         "embedding",
+        "table = nn.Embedding(1000, 512)"
+        '\n        self.register_buffer("doubled", table.weight.detach() * 2.0, persistent=False)',
+        "return F.embedding(x, self.doubled)",
+    ),
+    "embedding: doubled in place": (
+        "embedding",
         "self.table = nn.Embedding(1000, 512)",
         "return F.embedding(x, self.table.weight).mul_(2.0)",
     ),
@@ -172,6 +189,23 @@ OTHERS = {
         'self.register_buffer("mask", torch.ones(512, 512).triu(1).bool())',
         "return torch.baddbmm(torch.zeros(1), *x).masked_fill_(self.mask, -1e9)",
     ),
+    "convolution: library": (
+        "convolution",
+        "self.convolution = nn.Conv2d(*arguments, 3, padding=1)",
+        "return F.conv2d(x, self.convolution.weight, self.convolution.bias, padding=1)",
+    ),
+    "convolution: a product, weights packed": (
+        "convolution",
+        "made = nn.Conv2d(*arguments, 3, padding=1)"
+        "\n        self.packed, self.offset = nn.Parameter(made.weight.flatten(1).contiguous()), made.bias",
+        "y = torch.matmul(self.packed, F.unfold(x, 3, padding=1)).add_(self.offset[:, None])"
+        "\n        return y.view(x.shape[0], -1, *x.shape[2:])",
+    ),
+    "convolution: channels last inside": (
+        "convolution",
+        "self.convolution = nn.Conv2d(*arguments, 3, padding=1)",
+        "return self.convolution(x.to(memory_format=torch.channels_last)).contiguous()",
+    ),
     "mse: library": ("mse", "", "return F.mse_loss(*x)"),
     "two_scales: written into one tensor": (
         "two_scales",
@@ -179,6 +213,12 @@ OTHERS = {
         "y = torch.empty(x.shape[0], 2 * x.shape[1])\n        torch.mul(x, 1e6, out=y[:, : x.shape[1]])"
         "\n        y[:, x.shape[1] :] = self.linear(x).tanh_()\n        return y",
     ),
+}
+# In a shorter format than the task's, within tolerances that the request sets: what it takes is declared.
+SHORT = "return F.linear(x.to({kind}), self.linear.weight.to({kind}), self.linear.bias.to({kind})).float()"
+DECLARED = {
+    "matmul: bfloat16 inside, as declared": ("torch.bfloat16", 0.1, 0.02),
+    "matmul: float16 inside, as declared": ("torch.float16", 0.02, 0.01),
 }
 OTHER_MODEL = """
 class ModelNew(nn.Module):
@@ -194,7 +234,8 @@ TWO_INPUTS = {"mse": "x = (a, b)", "masked_scores": "x = (a, b.transpose(-1, -2)
 
 def corpus() -> list[Honest]:
     """All honest candidates for the CPU, by name."""
-    return sorted([*_in_python(), *_compiled(), *_others()], key=lambda honest: honest.name)
+    found = [*_in_python(), *mixed(), *_compiled(), *others(), *declared()]
+    return sorted(found, key=lambda honest: honest.name)
 
 
 def row_model(task: RowTask, forward: str, more: str = "") -> str:
@@ -212,6 +253,15 @@ def _in_python() -> Iterator[Honest]:
     for name, task in ROW_TASKS.items():
         for technique, (forward, more) in PYTHON.items():
             yield Honest(f"{name}: {technique}", name, row_model(task, forward, more))
+
+
+def mixed() -> Iterator[Honest]:
+    """Those for tasks in a shorter format, on either kind of device."""
+    for name in MIXED_TASKS:
+        for precision in (Precision.BF16, Precision.FP16):
+            for technique, forward in MIXED.items():
+                source = row_model(ROW_TASKS[name], forward)
+                yield Honest(f"{name}: {precision}, {technique}", name, source, precision)
 
 
 def _compiled() -> Iterator[Honest]:
@@ -250,7 +300,8 @@ def _calling(task: RowTask, given: bool) -> str:
     """
 
 
-def _others() -> Iterator[Honest]:
+def others() -> Iterator[Honest]:
+    """Those of tasks that are no rows."""
     for name, (task, setup, forward) in OTHERS.items():
         both = TWO_INPUTS.get(task)
         source = IMPORTS + OTHER_MODEL.format(
@@ -259,3 +310,11 @@ def _others() -> Iterator[Honest]:
             forward=f"{both}\n        {forward}" if both else forward,
         )
         yield Honest(name, task, source)
+
+
+def declared() -> Iterator[Honest]:
+    """Those in a shorter format than the task's, on either kind of device."""
+    setup = "self.linear = nn.Linear(*arguments, *arguments)"
+    for name, (kind, atol, rtol) in DECLARED.items():
+        source = IMPORTS + OTHER_MODEL.format(setup=setup, parameters="x", forward=SHORT.format(kind=kind))
+        yield Honest(name, "matmul", source, atol=atol, rtol=rtol)

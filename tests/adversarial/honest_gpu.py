@@ -1,12 +1,12 @@
-"""Honest candidates for the GPU: the row-wise tasks by library, CUDA kernels, graphs, side streams and Triton."""
+"""Honest candidates for the GPU: by library, CUDA, graphs, side streams and Triton, tuned and in short formats."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
-from adversarial.honest import Honest, row_model
+from adversarial.honest import MIXED_TASKS, Honest, declared, mixed, others, row_model
 from adversarial.row_tasks import ROW_TASKS, RowTask
-from stark_worker.protocol import Target
+from stark_worker.protocol import Precision, Target
 
 # Bodies of forward(), with what the constructor needs for them.
 PYTHON = {
@@ -42,7 +42,26 @@ PYTHON = {
         """,
         "self.graph = None",
     ),
+    "tuned at the first call": (
+        """
+        if self.best is None:
+            times = []
+            for way in (self.eager, self.library):
+                way(x, w)
+                begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+                begin.record()
+                way(x, w)
+                end.record()
+                end.synchronize()
+                times.append((begin.elapsed_time(end), way))
+            self.best = min(times, key=lambda pair: pair[0])[1]
+        return self.best(x, w)
+        """,
+        "self.best = None",
+    ),
 }
+# These make tensors of their own on the host.
+HOST_ONLY = ("transpose: into given memory", "masked_scores: added mask", "two_scales: written into one tensor")
 
 CUDA = """
 #include <torch/extension.h>
@@ -75,6 +94,10 @@ def rows_kernel(from_, to, w0, w1, n: tl.constexpr, STEP: tl.constexpr):
     a = tl.load(from_ + row * n + i, mask=i < n, other=0.0)
     {body}
 """
+TUNED = """
+@triton.autotune(configs=[triton.Config({}, num_warps=warps) for warps in (1, 2, 4, 8)], key=["n"])
+@triton.jit
+"""
 STORE = "tl.store(to + row * n + i, b, mask=i < n)"
 TRITON = {
     "relu": f"b = tl.maximum(a, 0.0)\n    {STORE}",
@@ -91,7 +114,7 @@ TRITON = {
 
 def corpus(target: Target) -> list[Honest]:
     """All honest candidates for this target, by name."""
-    found = [*_in_python(), *_cuda()] if target is Target.CUDA else [*_triton()]
+    found = [*_in_python(), *mixed(), *_others(), *_cuda()] if target is Target.CUDA else [*_triton()]
     return sorted(found, key=lambda honest: honest.name)
 
 
@@ -99,6 +122,11 @@ def _in_python() -> Iterator[Honest]:
     for name, task in ROW_TASKS.items():
         for technique, (forward, more) in PYTHON.items():
             yield Honest(f"{name}: {technique}", name, row_model(task, forward, more))
+
+
+def _others() -> Iterator[Honest]:
+    yield from (each for each in others() if each.name not in HOST_ONLY)
+    yield from declared()
 
 
 def _cuda() -> Iterator[Honest]:
@@ -135,10 +163,17 @@ def _triton() -> Iterator[Honest]:
         call = f"rows_kernel[(x.shape[0],)](x, y, {', '.join(weights)}, n=x.shape[1], STEP=STEP)"
         step = "STEP = triton.next_power_of_2(x.shape[1])"
         kept = f"self.kept = {made} if self.kept is None else self.kept"
+        fresh = [f"y = {made}", step, call, "return y"]
+        kernel = TRITON_IMPORTS.format(body=body)
         ways = {
-            "Triton": [f"y = {made}", step, call, "return y"],
-            "Triton into kept memory": [kept, "y = self.kept", step, call, "return y"],
+            "Triton": (kernel, fresh),
+            "Triton into kept memory": (kernel, [kept, "y = self.kept", step, call, "return y"]),
+            "Triton, tuned": (kernel.replace("\n@triton.jit\n", TUNED), fresh),
         }
-        for technique, lines in ways.items():
-            source = TRITON_IMPORTS.format(body=body) + row_model(task, "\n".join(lines), "self.kept = None")
-            yield Honest(f"{name}: {technique}", name, source)
+        for technique, (source, lines) in ways.items():
+            yield Honest(f"{name}: {technique}", name, source + row_model(task, "\n".join(lines), "self.kept = None"))
+        if name in MIXED_TASKS:
+            kernel = TRITON_IMPORTS.format(body=f"a = a.to(tl.float32)\n    {body}")
+            for precision in (Precision.BF16, Precision.FP16):
+                source = kernel + row_model(task, "\n".join(fresh))
+                yield Honest(f"{name}: {precision}, Triton", name, source, precision)
