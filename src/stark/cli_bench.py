@@ -169,7 +169,8 @@ def report(
     from stark.results import read_results
     from stark.view.grouping import group
     from stark.view.kernelbench import write_eval_results
-    from stark.view.report import facts_of, tables
+    from stark.view.report import tables
+    from stark.view.report_facts import facts_of
     from stark.view.report_files import write_report
 
     results = read_results(folder)
@@ -194,7 +195,7 @@ def compare(
     from stark.comparison import compare as compare_results
     from stark.results import read_results
     from stark.view.comparing import comparison_tables
-    from stark.view.report import models_of, timing_of
+    from stark.view.report_facts import models_of, timing_of
 
     one, other = read_results(first), read_results(second)
     facts = [

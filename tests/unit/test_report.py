@@ -18,7 +18,8 @@ from stark.tree import Judgement, Role
 from stark.view.grouping import group
 from stark.view.kernelbench import write_eval_results
 from stark.view.published import TABLE_1
-from stark.view.report import facts_of, tables
+from stark.view.report import tables
+from stark.view.report_facts import facts_of
 from stark.view.report_files import as_html, as_markdown, write_report
 from stark_worker.protocol import EvalReport, Outcome, Score, Timing
 
