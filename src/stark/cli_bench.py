@@ -170,7 +170,8 @@ def report(
     from stark.stored import stored_timings
     from stark.view.grouping import group
     from stark.view.kernelbench import told_as_mean, write_eval_results
-    from stark.view.report import facts_of, tables
+    from stark.view.report import tables
+    from stark.view.report_facts import facts_of
     from stark.view.report_files import write_report
 
     results = read_results(folder)
@@ -199,7 +200,7 @@ def compare(
     from stark.comparison import compare as compare_results
     from stark.results import read_results
     from stark.view.comparing import comparison_tables, conditions
-    from stark.view.report import timing_of
+    from stark.view.report_facts import timing_of
 
     one, other = read_results(first), read_results(second)
     found = compare_results(one, other, any_score)

@@ -20,7 +20,8 @@ from stark.view.comparing import comparison_tables, conditions
 from stark.view.grouping import group
 from stark.view.kernelbench import told_as_mean, write_eval_results
 from stark.view.published import TABLE_1
-from stark.view.report import facts_of, tables
+from stark.view.report import tables
+from stark.view.report_facts import facts_of
 from stark.view.report_files import as_html, as_markdown, write_report
 from stark_worker.protocol import EvalReport, Outcome, Score, Timing
 

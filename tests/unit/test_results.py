@@ -13,7 +13,8 @@ from stark.grid import Given, judged_cells, make_grid, settings_maker, with_base
 from stark.results import read_results
 from stark.task import Task
 from stark.view.kernelbench import write_eval_results
-from stark.view.report import facts_of, tables
+from stark.view.report import tables
+from stark.view.report_facts import facts_of
 
 GOOD = "x = 3"  # HashEvaluator is content with it
 OPTIONS = {"roles": {"model": "pretend:PretendModel"}, "budget": {"attempts": 8}}

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from stark.comparison import Comparison, attempts_of
 from stark.results import RunResult
-from stark.view.report import models_of
+from stark.view.report_facts import models_of
 from stark.view.tables import Table
 
 NOTE = (
