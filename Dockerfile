@@ -3,6 +3,8 @@
 #     docker build -t stark .
 #     docker run --gpus all -e ANTHROPIC_API_KEY -v "$PWD/runs:/project/runs" -v "$PWD/KernelBench:/project/KernelBench" \
 #         stark bench --grid configs/table-1.toml --kernelbench KernelBench --model anthropic:claude-sonnet-4-5
+#     docker run --gpus all --entrypoint python -v "$PWD/KernelBench:/project/KernelBench" \
+#         stark benchmarks/baselines.py --kernelbench KernelBench --subset representative
 ARG CUDA=13.0.1
 FROM nvidia/cuda:${CUDA}-devel-ubuntu24.04
 
@@ -18,6 +20,7 @@ COPY pyproject.toml README.md LICENSE ./
 COPY src src
 COPY configs configs
 COPY examples examples
+COPY benchmarks benchmarks
 RUN pip install --no-cache-dir '.[local,report,parquet]'
 
 ENTRYPOINT ["stark"]

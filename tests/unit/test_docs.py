@@ -54,6 +54,17 @@ def test_the_drawing_of_the_readme_has_every_step_of_an_attempt():
     assert steps <= set(re.findall(r"\w+(?=\[\")", drawing))
 
 
+def test_the_image_has_what_the_commands_of_the_page_on_reproducing_need():
+    page, image = (ROOT / "docs" / "reproduce.md").read_text(), (ROOT / "Dockerfile").read_text()
+    copied = set(re.findall(r"^COPY (\w+) ", image, re.MULTILINE))
+    named = set(re.findall(r"(?:python |--grid )(\w+/[\w.-]+)", page))
+    assert {"benchmarks/baselines.py", "configs/table-1.toml"} <= named
+    for file in named:
+        assert (ROOT / file).exists(), file
+        assert file.partition("/")[0] in copied, file
+        assert "pretend" not in (ROOT / file).read_text(), f"{file} would need tests/ too"
+
+
 def commands_on(page: str) -> list[list[str]]:
     lines = re.findall(r"^    \.venv/bin/stark (optimize .*)$", (ROOT / page).read_text(), re.MULTILINE)
     return [shlex.split(line, comments=True) for line in lines]

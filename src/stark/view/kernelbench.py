@@ -9,12 +9,14 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from stark.grid import Kind
 from stark.results import RunResult
 from stark.tree import ROOT_ID, Judgement, Role
 from stark.view.exports import write_text
 from stark_worker.protocol import Outcome, Score, Timing
 
 MISSING_MS = -1.0  # what that layout says where there is no runtime
+FIRST = 1  # the node that sample 0 of another tool becomes
 
 Timings = Mapping[tuple[str, int], Timing]  # by run and node
 
@@ -25,7 +27,7 @@ def told_as_mean(results: Sequence[RunResult]) -> list[str]:
 
 
 def write_eval_results(folder: Path, results: Sequence[RunResult], timings: Timings | None = None) -> list[Path]:
-    """One folder per level, method, seed and score, each with an ``eval_results.json``; sample 0 is the winner.
+    """One folder per level, method, seed and score, each with an ``eval_results.json``.
 
     KernelBench's own analysis looks at sample 0 alone, and at one level at a time. Where there are ``timings`` the
     runtime is their mean, otherwise the median.
@@ -45,19 +47,18 @@ def write_eval_results(folder: Path, results: Sequence[RunResult], timings: Timi
 
 
 def _samples(run: RunResult, timings: Timings) -> list[dict[str, Any]]:
-    """The winner first, as its final judged it, then the others as they landed."""
-    made = [each for each in run.judgements if each.id != ROOT_ID]
+    """The winner of a search as its one sample, as its final judged it: its attempts build on each other, so that the
+    rest are no samples beside it. Kernels of another tool under the numbers it gave them."""
+    made = sorted((each for each in run.judgements if each.id != ROOT_ID), key=lambda each: each.id)
+    if run.kind == Kind.JUDGED and made:
+        return [_sample(each.id - FIRST, each, run, timings.get((run.run_id, each.id))) for each in made]
     best = min(made, key=lambda each: (each.runtime_ms is None, each.runtime_ms or 0.0), default=None)
     if run.final is not None:
         # the winner of a search by the other score is the only node there, under a number of its own
         best = next((each for each in made if each.id == run.final.node_id), best)
     if best is None:  # nobody has made any, which that layout has no word for
         return [_sample(0, Judgement(ROOT_ID, Role.OTHER, Outcome.UNUSABLE_REPLY), run, None)]
-    others = enumerate((each for each in made if each is not best), 1)
-    return [
-        _winner(best, run, timings),
-        *(_sample(number, each, run, timings.get((run.run_id, each.id))) for number, each in others),
-    ]
+    return [_winner(best, run, timings)]
 
 
 def _winner(winner: Judgement, run: RunResult, timings: Timings) -> dict[str, Any]:
@@ -74,10 +75,23 @@ def _sample(number: int, each: Judgement, run: RunResult, timing: Timing | None)
         "sample_id": number,
         "compiled": each.compiled,
         "correctness": each.outcome is Outcome.OK,
-        "metadata": {"hardware": run.device, "outcome": each.outcome, "node": each.id, "score": run.score},
+        "metadata": {
+            "hardware": run.device,
+            "outcome": each.outcome,
+            "node": each.id,
+            "score": run.score,
+            "best_of": _best_of(run),
+        },
         "runtime": timing.mean_ms if timing else each.runtime_ms or MISSING_MS,
         "runtime_stats": ({} if each.runtime_ms is None else {"median": each.runtime_ms}) | _spread(timing),
     }
+
+
+def _best_of(run: RunResult) -> int:
+    """How many kernels a sample was chosen from. A winner that was judged again had the budget of its search."""
+    if run.kind == Kind.JUDGED:
+        return 1
+    return run.budget if run.kind == Kind.RESCORED else len(run.judgements) - 1
 
 
 def _spread(timing: Timing | None) -> dict[str, float]:
