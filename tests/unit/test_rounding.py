@@ -7,6 +7,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from stark_worker.compare import mismatch
 from stark_worker.examiner import Examiner
 from stark_worker.job import write_job
 from stark_worker.protocol import EvalRequest, Precision
@@ -92,3 +93,18 @@ def test_which_of_two_equal_ones_is_meant_rounding_does_not_decide(accepts):
 def test_integers_of_integers_are_exact(accepts):
     assert not accepts("x.sum(-1)", [1, 2, 3, 4], said=11)
     assert not accepts("(x * 1000.0).long().sum(-1)", [1.5, 2.5, 3.5, 4.5], said=12_001)
+
+
+def test_who_is_more_exact_than_a_reference_of_half_precision_is_right(tmp_path):
+    source = TASK.format(answer="x" + " * 1.07" * 24, inputs="torch.randn(64, 512)")
+    reference = Reference(source, Precision.BF16, tmp_path)
+    examiner = Examiner(write_job(EvalRequest(source, ""), reference, tmp_path, ""), reference)
+    refused = 0
+    for _ in range(10):
+        (case,) = reference.own_cases(1)
+        exact = case.inputs[0].double() * 1.07**24
+        refused += mismatch(exact.bfloat16(), case.expected[0], case.allowed[0]) is not None
+        examiner.compare(case, [exact.bfloat16()])
+        with pytest.raises(Failure):
+            examiner.compare(case, [(exact * 1.05).bfloat16()])
+    assert refused  # or nothing was put to the test
