@@ -25,11 +25,11 @@ def program(tmp_path, monkeypatch):
     return path
 
 
-def test_a_program_that_is_not_on_the_path_is_named_as_it_was_called(program, monkeypatch):
+def test_a_program_that_is_not_on_the_path_is_named_from_where_one_is(program, monkeypatch):
     for called in ("of mine/bin/stark", str(program)):
         monkeypatch.setattr(sys, "argv", [called, "optimize"])
         typed = calling.command("show", "runs/a b")
-        assert shlex.split(typed) == [called, "show", "runs/a b"]
+        assert shlex.split(typed) == ["of mine/bin/stark", "show", "runs/a b"]
         assert subprocess.run(typed, shell=True, capture_output=True, text=True).stdout == "show runs/a b\n"
 
 
@@ -41,7 +41,10 @@ def test_a_bare_name_is_enough_where_it_finds_this_very_program(program, monkeyp
     other.write_text("#!/bin/sh\n")
     other.chmod(0o755)
     monkeypatch.setenv("PATH", f"{other.parent}:{program.parent}")
-    assert shlex.split(calling.command("resume", "run")) == [str(program), "resume", "run"]
+    assert shlex.split(calling.command("resume", "run")) == ["of mine/bin/stark", "resume", "run"]
+    monkeypatch.chdir(other.parent / "bin" / "..")
+    monkeypatch.setattr(sys, "argv", ["/elsewhere/stark"])
+    assert shlex.split(calling.command("resume", "run")) == ["/elsewhere/stark", "resume", "run"]
 
 
 def test_a_module_is_named_with_its_interpreter(monkeypatch):

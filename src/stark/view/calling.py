@@ -19,4 +19,6 @@ def _called(program: Path) -> list[str]:
     if program.name != NAME:  # a module, by `python -m`
         return [sys.executable, "-m", "stark.cli"]
     found = shutil.which(NAME)
-    return [NAME] if found and program.exists() and Path(found).samefile(program) else [str(program)]
+    if found and program.exists() and Path(found).samefile(program):
+        return [NAME]
+    return [str(program.relative_to(Path.cwd()) if program.is_relative_to(Path.cwd()) else program)]
