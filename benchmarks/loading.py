@@ -33,9 +33,8 @@ def load(checkout: Path) -> dict[str, Any]:
         try:
             tasks.append(listing.load())
         except TaskError as error:
-            refused[listing.name] = str(error).replace(
-                f"{checkout}", "the checkout"
-            )  # where it lies is nobody's affair
+            # where it lies is nobody's affair
+            refused[listing.name] = str(error).replace(str(checkout), "the checkout")
     return {
         "loaded": dict(Counter(f"level {task.level}" for task in tasks)),
         "refused": refused,

@@ -131,8 +131,12 @@ def same_bits(one: torch.Tensor, other: torch.Tensor) -> bool:
     """Whether two tensors of one kind hold the same bits; NaN is equal to itself here."""
     if one.dtype is torch.complex128:
         one, other = torch.view_as_real(one), torch.view_as_real(other)
-    whole = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}[one.element_size()]
-    return all(torch.equal(a, b) for a, b in _pairs(one.view(whole), other.view(whole)))
+    return all(torch.equal(a, b) for a, b in _pairs(bits(one), bits(other)))
+
+
+def bits(tensor: torch.Tensor) -> torch.Tensor:
+    """The same memory as integers; elements of at most eight bytes."""
+    return tensor.view({1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}[tensor.element_size()])
 
 
 def tolerance(

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 import torch
 
-from stark_worker.compare import pieces
+from stark_worker.compare import bits, pieces
 from stark_worker.draws import secret_seed
 
 NUDGES = 16  # nearly equal values change places in some of them; that all go one way is one in 65,536
@@ -35,6 +35,5 @@ def nudged(tensor: torch.Tensor, key: int) -> torch.Tensor:
 
 def _noise(values: torch.Tensor, key: int) -> torch.Tensor:
     """Between -1 and 1."""
-    bits = values.view({2: torch.int16, 4: torch.int32, 8: torch.int64}[values.element_size()])
-    mixed = bits.to(torch.int64).mul_(key).bitwise_right_shift_(32).bitwise_and_(0xFFFF)
+    mixed = bits(values).to(torch.int64, copy=True).mul_(key).bitwise_right_shift_(32).bitwise_and_(0xFFFF)
     return mixed.to(torch.float64).div_(0x7FFF + 0.5).sub_(1.0)

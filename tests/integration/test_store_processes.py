@@ -2,40 +2,24 @@
 
 from __future__ import annotations
 
-import multiprocessing
 import os
 import random
 import subprocess
 import sys
 import time
-from contextlib import closing, contextmanager
+from contextlib import closing
 from multiprocessing.connection import Connection
 from pathlib import Path
 
 import pytest
 
+from beside import started
 from conformance.store import a_call, a_node, a_root, a_run
 from stark.errors import StoreLocked
 from stark.interfaces import Spend, TicketRecord
 from stark.store import open_store
 
 KILLS = 10
-PROCESSES = multiprocessing.get_context("spawn")
-
-
-@contextmanager
-def started(work, *arguments):
-    """A process that runs ``work(pipe, *arguments)``, and our end of the pipe."""
-    ours, theirs = PROCESSES.Pipe()
-    process = PROCESSES.Process(target=work, args=(theirs, *arguments))
-    process.start()
-    theirs.close()
-    try:
-        yield process, ours
-    finally:
-        process.kill()
-        process.join()
-        ours.close()
 
 
 def write_forever(pipe: Connection, folder: Path) -> None:

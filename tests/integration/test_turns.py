@@ -5,40 +5,23 @@ from __future__ import annotations
 import asyncio
 import itertools
 import logging
-import multiprocessing
 import os
 import signal
 import time
-from contextlib import contextmanager
 from multiprocessing.connection import Connection
 from pathlib import Path
 
 import pytest
 
+from beside import started
 from stark_worker import turns
 from stark_worker.faults import MachineryFault
 from stark_worker.protocol import Target
 from stark_worker.station import Station
 from stark_worker.turns import Turns, identity
 
-PROCESSES = multiprocessing.get_context("spawn")
 DEVICE = "stand-in"
 FEW, TURN_S = 10, 0.05
-
-
-@contextmanager
-def started(work, folder: Path):
-    """A process that runs ``work(pipe, folder)``, and our end of the pipe."""
-    ours, theirs = PROCESSES.Pipe()
-    process = PROCESSES.Process(target=work, args=(theirs, folder))
-    process.start()
-    theirs.close()
-    try:
-        yield process, ours
-    finally:
-        process.kill()
-        process.join()
-        ours.close()
 
 
 def hold(pipe: Connection, folder: Path) -> None:

@@ -15,7 +15,7 @@ from stark_worker.reference import Case, Reference
 from stark_worker.rounding import NUDGE, keys, nudged
 from stark_worker.sandbox import Failure
 
-DTYPES = [torch.float32, torch.bfloat16, torch.float16]
+DTYPES = [torch.float64, torch.float32, torch.bfloat16, torch.float16]
 ONE_UP = 1.0 + 2.0**-23
 TASK = """
 import torch
