@@ -18,8 +18,10 @@ import torch
 
 from stark_worker import cuda
 from stark_worker.faults import MachineryFault
-from stark_worker.memory import Arena
+from stark_worker.memory import Arena, Written
 
+QUEUEING_MS = 0.05  # that it takes to queue what is written to one place, at most
+CYCLES = 2_000_000  # of a device in a millisecond
 # As the driver numbers them.
 _PINNED, _FILE, _DEVICE, _READ_AND_WRITE, _RECOMMENDED, _AT_LEAST = 1, 1, 1, 3, 1, 0
 
@@ -84,7 +86,8 @@ class DeviceMemory:
         self.arena, self.files = _arena(address, size), [file.value]
         self._gate = self.arena.first_word()
         self._gate.zero_()
-        self._written = torch.cuda.Event()  # type: ignore[no-untyped-call]
+        event: Any = torch.cuda.Event
+        self._begun, self._written = event(enable_timing=True), event(enable_timing=True)
         self.opened = 0  # the last gate that was opened; a call waits for it, or for the next one
 
     def close(self) -> None:
@@ -96,19 +99,32 @@ class DeviceMemory:
         """Until what was written can be read by the other process."""
         torch.cuda.synchronize()
 
-    def begin(self, write: Callable[[], None]) -> float:
-        """Have the inputs written, flush the device's cache where that is wanted, and open the gate; says when.
+    def begin(self, write: Callable[[], None], places: int) -> Written:
+        """Have the inputs of so many places written, flush the device's cache where that is wanted, and open the gate.
 
-        Kernels of the candidate that do not wait at the gate can see inputs before it is opened.
+        Kernels of the candidate that do not wait at the gate can see inputs before it is opened. But a device computes
+        for one process at a time: as long as they run, writing stands still. It is all queued before it begins, so that
+        what it takes is up to the device alone.
         """
+        sleep: Any = torch.cuda._sleep
+        sleep(int(CYCLES * QUEUEING_MS * (places + 1)))
+        self._begun.record()
         write()
         if self._flush is not None:
-            self._flush.zero_()
+            self._flush.fill_(0)
         self._written.record()
         self.opened += 1
         self._gate.fill_(self.opened)
         self._written.synchronize()
-        return time.perf_counter()
+        return Written(time.perf_counter(), self._begun.elapsed_time(self._written))
+
+    def write(self, place: torch.Tensor, tensor: torch.Tensor) -> None:
+        """By a kernel: what only copies can go on beside the kernels of another process."""
+        whole = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}.get(tensor.element_size())
+        if whole is None:
+            place.copy_(tensor)
+        else:
+            torch.bitwise_or(tensor.view(whole), 0, out=place.view(whole))
 
 
 def open_arena(file: int, size: int) -> tuple[Arena, Callable[[int], None]]:

@@ -17,7 +17,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
@@ -121,6 +121,13 @@ class Arena:
         return [self.view(spot) for spot in spots]
 
 
+class Written(NamedTuple):
+    """When the inputs were there, and how long the device took to write them."""
+
+    at: float
+    took_ms: float = 0.0
+
+
 def host_arena(descriptor: int, size: int) -> Arena:
     """The arena in a shared file."""
     return Arena(torch.frombuffer(mmap.mmap(descriptor, size), dtype=torch.uint8))
@@ -143,10 +150,13 @@ class HostMemory:
     def wait(self) -> None:
         """Until what was written can be read by the other process: at once."""
 
-    def begin(self, write: Callable[[], None]) -> float:
-        """Have the inputs written; says when that was."""
+    def begin(self, write: Callable[[], None], places: int) -> Written:
+        """Have the inputs of so many places written."""
         write()
-        return time.perf_counter()
+        return Written(time.perf_counter())
+
+    def write(self, place: torch.Tensor, tensor: torch.Tensor) -> None:
+        place.copy_(tensor)
 
 
 def copy_plainly(place: torch.Tensor, tensor: torch.Tensor) -> None:

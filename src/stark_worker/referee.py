@@ -23,11 +23,12 @@ from stark_worker.device import device_facts
 from stark_worker.faults import MachineryFault, TaskFault
 from stark_worker.folders import REPORT_FILE, REQUEST_FILE
 from stark_worker.logs import cut
-from stark_worker.protocol import DEGENERATE, EvalReport, EvalRequest, Outcome, Target, from_json, to_json
+from stark_worker.protocol import DEGENERATE, EvalReport, EvalRequest, Outcome, Target, Timing, from_json, to_json
 from stark_worker.reference import Reference
 from stark_worker.sampling import measure, no_fault_of_the_candidate
 from stark_worker.sandbox import Candidate, Failure
 from stark_worker.shapes import try_other_shapes
+from stark_worker.timing import AGREEMENT
 from stark_worker.trial import Trial
 from stark_worker.wards import threads
 
@@ -125,11 +126,11 @@ def judge(request: EvalRequest, candidates: list[Candidate], reference: Referenc
     for candidate in candidates:
         candidate.await_start(gpu=begins)
     with contextlib.ExitStack() as stack:
-        trials = []
+        trials: list[Trial] = []
         for side in [request] if request.rival_source is None else [request, rival_of(request)]:
             candidate = candidates.pop(0)
             stack.callback(candidate.close)
-            trials.append(stack.enter_context(Trial(side, candidate, reference, cache)))
+            trials.append(stack.enter_context(Trial(side, candidate, reference, cache, is_rival=bool(trials))))
         report = _verdict(request, trials, reference)
     if request.entry == "Model" and report.timing is not None:  # now that all memory is ours again
         report = admitted(report, reference)
@@ -154,6 +155,18 @@ def admitted(report: EvalReport, reference: Reference) -> EvalReport:
     return replace(report, checks=report.checks | {DEGENERATE: " ".join(reasons)}) if reasons else report
 
 
+def compare_alone(rival: Trial, beside: Timing, reference: Reference) -> None:
+    """Who is gone holds nobody up. On a GPU work can go on there while a process is stopped."""
+    with no_fault_of_the_candidate():
+        alone = rival.timing(measure([rival], reference)[0])
+    if beside.median_ms > (1.0 + AGREEMENT) * alone.median_ms:
+        log = (
+            f"What it was timed beside took {beside.median_ms:.4f} ms in turns with it and {alone.median_ms:.4f} ms"
+            " after it was gone. Nothing may be left to do on the device when a call is over."
+        )
+        raise Failure(Outcome.REJECTED, log, "rival_held_up")
+
+
 def rival_of(request: EvalRequest) -> EvalRequest:
     """What is asked about the rival: the same, of another source."""
     assert request.rival_source is not None
@@ -173,6 +186,9 @@ def _verdict(request: EvalRequest, trials: list[Trial], reference: Reference) ->
             rival_timing = rivals[0].timing(samples[1]) if rivals else None
         leading = timing.median_ms < request.profile_below_ms
         told = trial.profile() if leading or request.labelled else None
+        if rival_timing and not trial.on_host:
+            trial.end()
+            compare_alone(rivals[0], rival_timing, reference)
         return EvalReport(
             Outcome.OK,
             timing,

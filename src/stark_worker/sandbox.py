@@ -79,10 +79,14 @@ class Candidate:
         """
         self._stopped = stop_descendants(self._warden)
 
-    def tell(self, **message: Any) -> None:
-        """Send a message, for which it is woken up; a process that is gone is the candidate's fault."""
+    def go_on(self) -> None:
+        """End its pause."""
         signal_all(self._stopped, signal.SIGCONT)
         self._stopped = set()
+
+    def tell(self, **message: Any) -> None:
+        """Send a message, for which it is woken up; a process that is gone is the candidate's fault."""
+        self.go_on()
         try:
             self._channel.send(**message)
         except ChannelClosed:

@@ -31,6 +31,7 @@ MOST_HANDSHAKE = 0.5  # of a single call on the host, the share that may be take
 AGREEMENT, LEAST_JITTER_MS = 0.1, 0.05
 HIDDEN_MS = 0.1  # of launching a call: as much as KernelBench hides by emptying the device's cache meanwhile
 LOADED_MS = 0.3  # the most by which a handshake may take longer once a candidate is loaded
+WRITING_SLACK, WRITING_MS = 1.05, 0.05  # how much longer than alone writing may take before the rest counts
 COPY_SLACK = 1.1  # how much longer than the referee's own a copy may take before the rest counts as computing
 
 
@@ -40,7 +41,8 @@ class Sample:
 
     ``forward_ms`` until "done", ``late_ms`` from there until handed over, ``own_copy_ms`` how long the referee itself
     took just afterwards to copy as much; ``device_ms`` is of one call, by the device's events. Where calls are launched
-    before their inputs are there, ``launch_ms`` is what that took.
+    before their inputs are there, ``launch_ms`` is what that took, and ``writing_ms`` how long the device then took to
+    write the inputs.
     """
 
     forward_ms: float
@@ -49,13 +51,14 @@ class Sample:
     own_copy_ms: float = 0.0
     length: int = 1
     launch_ms: float = 0.0
+    writing_ms: float = 0.0
 
 
 @dataclass(frozen=True)
 class Overhead:
     """What a request costs by itself: the handshake around one call, by how much that varies, the handshake around
     several calls in a row, handing over one call's outputs, the handshake around one call where nothing waits for
-    inputs, and launching nothing at all, or a call of nothing.
+    inputs, launching nothing at all, or a call of nothing, and writing the inputs of one call, and of a further one.
     """
 
     single_ms: float
@@ -65,6 +68,8 @@ class Overhead:
     open_ms: float = 0.0
     launch_ms: float = 0.0
     call_ms: float = 0.0
+    write_ms: float = 0.0
+    write_more_ms: float = 0.0
 
     @classmethod
     def of(cls, singles: Sequence[Sample], bursts: Sequence[Sample], opened: Sequence[Sample] = ()) -> Overhead:
@@ -79,7 +84,13 @@ class Overhead:
             open_ms=statistics.median(sample.forward_ms for sample in opened or singles),
             launch_ms=launch_ms,
             call_ms=max(statistics.median(sample.launch_ms for sample in singles) - launch_ms, 0.0),
+            write_ms=statistics.median(sample.writing_ms for sample in singles),
         )
+
+    def writing_all(self, took_ms: Sequence[float], places: int) -> Overhead:
+        """The same with what it takes to write the inputs of several calls."""
+        more_ms = (statistics.median(took_ms) - self.write_ms) / max(places - 1, 1)
+        return replace(self, write_more_ms=max(more_ms, 0.0))
 
     def without_gate(self) -> Overhead:
         """The same for calls that begin when everything is there."""
@@ -122,6 +133,15 @@ class Overhead:
             copying_ms += self.jitter_ms
         return max(sample.late_ms - copying_ms, 0.0)
 
+    def held_ms(self, sample: Sample) -> float:
+        """How long writing the inputs was held up: so long something of the candidate ran on the device."""
+        alone_ms = self.write_ms + self.write_more_ms * (sample.length - 1)
+        return max(sample.writing_ms - WRITING_SLACK * alone_ms - WRITING_MS, 0.0)
+
+    def aside_ms(self, sample: Sample) -> float:
+        """What was done before the clock started and after it stopped."""
+        return self.held_ms(sample) + self.late_ms(sample)
+
     def launching_ms(self, sample: Sample) -> float:
         """What it took the host to launch one call, beyond what can be hidden."""
         return self._launching_ms(sample) - self.call_ms - HIDDEN_MS
@@ -134,7 +154,7 @@ class Overhead:
         handshake_ms = self.single_ms if sample.length == 1 else self.burst_ms
         if sample.device_ms is None and sample.length == 1:
             handshake_ms = min(handshake_ms, MOST_HANDSHAKE * sample.forward_ms)
-        return (max(sample.forward_ms - handshake_ms, LEAST_MS) + self.late_ms(sample)) / sample.length
+        return (max(sample.forward_ms - handshake_ms, LEAST_MS) + self.aside_ms(sample)) / sample.length
 
 
 def _length(samples: Sequence[Sample]) -> float:
@@ -161,7 +181,7 @@ def told_by_device(told: Any, calls: int) -> float:
 def device_times(samples: Sequence[Sample], overhead: Overhead) -> tuple[float, ...]:
     """The device's times where the referee's clock confirms them, and the referee's where it hardly does."""
     times = tuple(
-        max(sample.device_ms or 0.0, LEAST_MS) + overhead.late_ms(sample) / sample.length for sample in samples
+        max(sample.device_ms or 0.0, LEAST_MS) + overhead.aside_ms(sample) / sample.length for sample in samples
     )
     outside = tuple(map(overhead.per_call_ms, samples))
     device_ms, outside_ms, length = statistics.median(times), statistics.median(outside), _length(samples)

@@ -23,7 +23,7 @@ from stark_worker.examiner import Examiner, Look
 from stark_worker.faults import MachineryFault, SandboxTooWeak, TaskFault
 from stark_worker.job import write_job
 from stark_worker.labels import kernels_of, number
-from stark_worker.memory import HostMemory, copy_plainly, nbytes, spoil
+from stark_worker.memory import HostMemory, Written, copy_plainly, nbytes, spoil
 from stark_worker.protocol import EvalRequest, Labels, Outcome, Score, Timing
 from stark_worker.reference import Case, Reference
 from stark_worker.sandbox import NOT_STARTED, START_S, Candidate, Failure
@@ -45,7 +45,10 @@ Calls = list[tuple[int, int]]  # places and seeds
 class Trial:
     """One candidate before the referee."""
 
-    def __init__(self, request: EvalRequest, candidate: Candidate, reference: Reference, cache: str) -> None:
+    def __init__(
+        self, request: EvalRequest, candidate: Candidate, reference: Reference, cache: str, is_rival: bool = False
+    ) -> None:
+        self._is_rival = is_rival
         self.seeds = {"weights": reference.construct_seed}
         self.on_host, self.loaded = reference.device.type == "cpu", False
         self.checks: dict[str, str] = {} if self.on_host else {"arithmetic": request.arithmetic}
@@ -139,10 +142,18 @@ class Trial:
             singles = self._empty([(0, 0)])
             bursts = self._empty([]) if len(self._inputs) > 1 else []
             overhead = Overhead.of(singles, bursts, self._without_gate())
+            overhead = overhead.writing_all(self._write_all(), len(self._inputs))
         except Failure as failure:
             raise MachineryFault(f"{NOT_STARTED} {failure.log}") from failure
         self.checks["handshake_ms"] = f"{overhead.single_ms:.3f}"
         return overhead
+
+    def _write_all(self) -> list[float]:
+        """What it takes the device to write all places, some times over."""
+        if self.on_host or len(self._inputs) == 1:
+            return [0.0]
+        inputs = dict(enumerate(self._reference.timed_questions(len(self._inputs))))
+        return [self._written(inputs).took_ms for _ in range(CALIBRATIONS_FEW + 1)][1:]
 
     def _without_gate(self) -> list[Sample]:
         if self.on_host:
@@ -171,16 +182,15 @@ class Trial:
         if self._reference.call_bytes < LARGE:
             cases = list(cases)
         loaded = self._candidate.expect("loaded", self._request.limits.build_s)
-        self._rest()
+        self._candidate.pause()
         self.loaded = True
         self.checks["weights"] = WEIGHTS.get(str(loaded.get("weights")), WEIGHTS["seed"])
         self._examiner.weights_by_seed = self.checks["weights"] == WEIGHTS["seed"]
         return cases
 
-    def _rest(self) -> None:
-        """Between calls nothing of the candidate goes on. On a GPU the device would, whatever its process does."""
-        if self.on_host:
-            self._candidate.pause()
+    def end(self) -> None:
+        """Leave nothing of the candidate, neither on the host nor on a device."""
+        self._candidate.close()
 
     def _warm_up(self) -> list[Sample]:
         """Nobody who waits for the device in forward() is kept waiting after that."""
@@ -293,30 +303,35 @@ class Trial:
         if [tensor.shape for tensor in case.inputs] != [view.shape for view in inputs]:
             raise TaskFault("get_inputs() returns other shapes from call to call; they have to stay the same.")
         for view, tensor in zip(inputs, case.inputs, strict=True):
-            view.copy_(tensor)
+            self._memory.write(view, tensor)
         for view in self._outputs[place]:
             spoil(view)
         self._filled = place
 
-    def _call(self, calls: Calls, inputs: Mapping[int, Case]) -> tuple[Sample, list[Look]]:
-        """One request, its time taken from what the candidate has left; ``inputs`` are written to their places.
-
-        At a gate it launches its work before they are there, which waits for them. Otherwise they are there first.
-        """
-
+    def _written(self, inputs: Mapping[int, Case]) -> Written:
         def write() -> None:
             for place, case in inputs.items():
                 self._write(place, case)
 
+        return self._memory.begin(write, len(inputs))
+
+    def _call(self, calls: Calls, inputs: Mapping[int, Case]) -> tuple[Sample, list[Look]]:
+        """One request, its time taken from what the candidate has left; ``inputs`` are written to their places.
+
+        At a gate it launches its work before they are there, which waits for them. Otherwise they are there first. It
+        is stopped while they are written, and between calls.
+        """
         asked, launch_ms = time.perf_counter(), 0.0
         until = asked + self._left_s
         if self._gated:
             self._candidate.tell(do="call", calls=calls, gate=self._memory.opened + 1)
             launched = self._candidate.says_soon("launched", PATIENCE_S)
             launch_ms = (time.perf_counter() - asked) * 1e3
-            begin = self._memory.begin(write)
+            self._candidate.pause()
+            begin, writing_ms = self._written(inputs)
+            self._candidate.go_on()
         else:
-            begin = self._memory.begin(write)
+            begin, writing_ms = self._written(inputs)
             self._candidate.tell(do="call", calls=calls, gate=self._memory.opened)
             launched = self.on_host
         if not launched:
@@ -326,7 +341,7 @@ class Trial:
         copied = self._candidate.expect("copied", until - done)
         end = time.perf_counter()
         self._left_s -= end - asked
-        self._rest()
+        self._candidate.pause()
         looks, device_ms, changed = copied.get("looks"), copied.get("device_ms"), copied.get("changed")
         if not isinstance(looks, list) or not all(isinstance(look, dict) for look in looks):
             raise Failure(Outcome.REJECTED, "What the results look like was not told.", "forged_message")
@@ -338,5 +353,6 @@ class Trial:
             device_ms=None if self.on_host else told_by_device(device_ms, len(calls)),
             length=len(calls),
             launch_ms=launch_ms,
+            writing_ms=0.0 if self._is_rival else writing_ms,  # a rival gains nothing by what holds it up
         )
         return sample, looks

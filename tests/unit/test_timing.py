@@ -9,7 +9,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stark_worker.sandbox import Failure
-from stark_worker.timing import HIDDEN_MS, LOADED_MS, Overhead, Sample, device_times, told_by_device
+from stark_worker.timing import (
+    HIDDEN_MS,
+    LOADED_MS,
+    WRITING_MS,
+    WRITING_SLACK,
+    Overhead,
+    Sample,
+    device_times,
+    told_by_device,
+)
 
 EMPTY = [Sample(0.10 + 0.001 * number, 0.05, 0.0) for number in range(20)]
 OVERHEAD = Overhead.of(EMPTY, [Sample(0.08, 0.05, 0.0, length=0)] * 20)
@@ -122,3 +131,14 @@ def test_what_a_burst_took_at_most_is_no_less_than_the_truth(true_ms, calls, hid
     overhead = Overhead(single_ms=1.0, jitter_ms=0.05, burst_ms=1.0 + hidden_ms, copy_ms=1.0)
     seen = Sample(1.0 + calls * true_ms, 1.0, device_ms=0.0, length=calls)
     assert overhead.at_most_ms(seen) >= true_ms
+
+
+def test_what_holds_up_the_writing_of_inputs_counts_as_computing():
+    singles = [Sample(0.1, 0.0, 0.0, writing_ms=0.2)] * 4
+    overhead = Overhead.of(singles, []).writing_all([1.2] * 3, places=11)
+    usual = Sample(0.1 + 10 * 0.5, 0.0, 0.5, length=10, writing_ms=1.1)
+    held_up = replace(usual, writing_ms=1.1 * WRITING_SLACK + WRITING_MS + 2.0)
+    assert overhead.held_ms(usual) == 0.0
+    assert overhead.held_ms(held_up) == pytest.approx(2.0)
+    assert overhead.per_call_ms(held_up) == pytest.approx(overhead.per_call_ms(usual) + 0.2)
+    assert device_times([held_up] * 9, overhead) == pytest.approx((0.7,) * 9)
