@@ -37,6 +37,7 @@ SETTINGS = (
     "nsswitch.conf",
     "alternatives",
 )
+DRIVER = ("driver", "devices", "modules", "sys")  # what CUDA reads of /proc
 PROCESS = ("self", "cpuinfo", "meminfo", "stat", "loadavg", "uptime", "version", "filesystems", "sys")  # in /proc
 DEVICES = ("null", "zero", "full", "random", "urandom")
 
@@ -143,7 +144,9 @@ def _rules(layers: _Layers, readable: Sequence[Path], writable: Sequence[Path], 
     else:  # other processes' command lines are not for candidates
         rules += [(Path("/proc", name), landlock.READABLE) for name in PROCESS]
     if gpu:
-        rules.append((Path("/proc"), landlock.KERNEL_FILES))
+        hidden = Control.PROCESSES in layers.controls
+        rules.append((Path("/proc") if hidden else Path("/proc/self").resolve(), landlock.KERNEL_FILES))
+        rules += [(Path("/proc", name), landlock.READABLE) for name in DRIVER if not hidden]
         rules += [(path, landlock.DEVICE) for path in Path("/dev").glob("nvidia*")]
     if gpu or Control.SHARED_MEMORY in layers.controls:  # where it is everybody's, only CUDA is worth it
         rules.append((Path("/dev/shm"), landlock.WRITABLE))
