@@ -28,7 +28,9 @@ from stark_worker.station import Station
 
 FASTER_MOST, COVERING_LEAST = 0.025, 0.95
 # Elements, for kernels of roughly 0.2 and 2 ms on the CPU, and 0.05 and 0.5 ms on a fast GPU: in bursts and one by one.
-SIZES = {Target.CPU: (2**15, 2**19), Target.CUDA: (2**24, 2**28), Target.TRITON: (2**24, 2**28)}
+# There also for kernels so short that they drown in the handshake.
+GPU_SIZES = (2**24, 2**28, 2**16)
+SIZES = {Target.CPU: (2**15, 2**19), Target.CUDA: GPU_SIZES, Target.TRITON: GPU_SIZES}
 
 Pair = dict[str, Any]
 

@@ -20,7 +20,8 @@ from stark_worker import cuda
 from stark_worker.faults import MachineryFault
 from stark_worker.memory import Arena, Written
 
-QUEUEING_MS = 0.05  # that it takes to queue what is written to one place, at most
+QUEUEING = 2.0  # the device holds back so many times as long as it took to queue what was written last time,
+FADING, QUEUEING_MS = 0.9, 10.0  # forgets an unusual one slowly, and waits so long at most
 CYCLES = 2_000_000  # of a device in a millisecond
 # As the driver numbers them.
 _PINNED, _FILE, _DEVICE, _READ_AND_WRITE, _RECOMMENDED, _AT_LEAST = 1, 1, 1, 3, 1, 0
@@ -88,6 +89,7 @@ class DeviceMemory:
         self._gate.zero_()
         event: Any = torch.cuda.Event
         self._begun, self._written = event(enable_timing=True), event(enable_timing=True)
+        self._held_back_ms = 0.0
         self.opened = 0  # the last gate that was opened; a call waits for it, or for the next one
 
     def close(self) -> None:
@@ -99,15 +101,16 @@ class DeviceMemory:
         """Until what was written can be read by the other process."""
         torch.cuda.synchronize()
 
-    def begin(self, write: Callable[[], None], places: int) -> Written:
-        """Have the inputs of so many places written, flush the device's cache where that is wanted, and open the gate.
+    def begin(self, write: Callable[[], None]) -> Written:
+        """Have the inputs written, flush the device's cache where that is wanted, and open the gate.
 
         Kernels of the candidate that do not wait at the gate can see inputs before it is opened. But a device computes
         for one process at a time: as long as they run, writing stands still. It is all queued before it begins, so that
         what it takes is up to the device alone.
         """
         sleep: Any = torch.cuda._sleep
-        sleep(int(CYCLES * QUEUEING_MS * (places + 1)))
+        began = time.perf_counter()
+        sleep(int(CYCLES * self._held_back_ms))
         self._begun.record()
         write()
         if self._flush is not None:
@@ -115,6 +118,8 @@ class DeviceMemory:
         self._written.record()
         self.opened += 1
         self._gate.fill_(self.opened)
+        queueing_ms = QUEUEING * (time.perf_counter() - began) * 1e3
+        self._held_back_ms = min(max(queueing_ms, FADING * self._held_back_ms), QUEUEING_MS)
         self._written.synchronize()
         return Written(time.perf_counter(), self._begun.elapsed_time(self._written))
 

@@ -150,8 +150,8 @@ class HostMemory:
     def wait(self) -> None:
         """Until what was written can be read by the other process: at once."""
 
-    def begin(self, write: Callable[[], None], places: int) -> Written:
-        """Have the inputs of so many places written."""
+    def begin(self, write: Callable[[], None]) -> Written:
+        """Have the inputs written."""
         write()
         return Written(time.perf_counter())
 

@@ -31,6 +31,7 @@ MOST_HANDSHAKE = 0.5  # of a single call on the host, the share that may be take
 AGREEMENT, LEAST_JITTER_MS = 0.1, 0.05
 HIDDEN_MS = 0.1  # of launching a call: as much as KernelBench hides by emptying the device's cache meanwhile
 LOADED_MS = 0.3  # the most by which a handshake may take longer once a candidate is loaded
+EVENTS_MS = 0.002  # by which what a device tells of a call varies from one burst to another
 WRITING_SLACK, WRITING_MS = 1.05, 0.05  # how much longer than alone writing may take before the rest counts
 COPY_SLACK = 1.1  # how much longer than the referee's own a copy may take before the rest counts as computing
 
@@ -142,6 +143,13 @@ class Overhead:
         """What was done before the clock started and after it stopped."""
         return self.held_ms(sample) + self.late_ms(sample)
 
+    def held_up(self, beside: Sequence[Sample], alone: Sequence[Sample]) -> bool:
+        """Whether calls of a rival took longer beside a candidate than without it, by the device's clock or by ours."""
+        return median_device_ms(beside) > (1.0 + AGREEMENT) * median_device_ms(alone) + EVENTS_MS or (
+            statistics.median(map(self.per_call_ms, beside))
+            > (1.0 + AGREEMENT) * statistics.median(map(self.at_most_ms, alone))
+        )
+
     def launching_ms(self, sample: Sample) -> float:
         """What it took the host to launch one call, beyond what can be hidden."""
         return self._launching_ms(sample) - self.call_ms - HIDDEN_MS
@@ -159,6 +167,11 @@ class Overhead:
 
 def _length(samples: Sequence[Sample]) -> float:
     return statistics.median(sample.length for sample in samples)
+
+
+def median_device_ms(samples: Sequence[Sample]) -> float:
+    """Of one call, as the candidate's process read it off the device's events."""
+    return statistics.median(sample.device_ms or 0.0 for sample in samples)
 
 
 def told_by_device(told: Any, calls: int) -> float:

@@ -27,7 +27,7 @@ from stark_worker.memory import HostMemory, Written, copy_plainly, nbytes, spoil
 from stark_worker.protocol import EvalRequest, Labels, Outcome, Score, Timing
 from stark_worker.reference import Case, Reference
 from stark_worker.sandbox import NOT_STARTED, START_S, Candidate, Failure
-from stark_worker.timing import Overhead, Sample, device_times, told_by_device
+from stark_worker.timing import Overhead, Sample, device_times, median_device_ms, told_by_device
 
 WARM_UPS, WARM_UP_S, WARM_UP_DEVICE_S = 100, 1.0, 0.05
 CALIBRATIONS, CALIBRATIONS_FEW = 20, 5
@@ -244,13 +244,15 @@ class Trial:
 
     def _device_timing(self, samples: list[Sample], outside: tuple[float, ...]) -> tuple[float, ...]:
         """What counts of both clocks of a GPU."""
-        device_ms = statistics.median(sample.device_ms or 0.0 for sample in samples)
         launching = tuple(map(self._overhead.launching_ms, samples))
         launched = f"launching {max(statistics.median(launching), 0.0):.4f} ms more than can be hidden"
         self.checks["clocks"] = (
-            f"device {device_ms:.4f} ms, referee {statistics.median(outside):.4f} ms,"
+            f"device {median_device_ms(samples):.4f} ms, referee {statistics.median(outside):.4f} ms,"
             f" {launched if self._gated else 'launching included'}, per call"
         )
+        written_ms = statistics.median(sample.writing_ms for sample in samples)
+        held_ms = statistics.median(map(self._overhead.held_ms, samples))
+        self.checks["inputs"] = f"written in {written_ms:.3f} ms while it was stopped, {held_ms:.3f} ms of them its own"
         self.checks["cache"] = cuda.cache_told(self._request.flushed, self.burst, self._job.size)
         if self._overhead.confirms(samples):
             times = device_times(samples, self._overhead)
@@ -259,6 +261,10 @@ class Trial:
         else:
             times = tuple(map(max, device_times(samples, self._overhead), outside))
         return tuple(map(max, times, launching))
+
+    def held_up(self, beside: list[Sample], alone: list[Sample]) -> bool:
+        """Whether it took longer beside somebody else than alone."""
+        return self._overhead.held_up(beside, alone)
 
     def call_checked(self, cases: Sequence[Case], again: bool = False, share: float = 1.0) -> Sample:
         """Calls in a row, one on each case, with all outputs compared, or of cases without an answer a share.
@@ -313,7 +319,7 @@ class Trial:
             for place, case in inputs.items():
                 self._write(place, case)
 
-        return self._memory.begin(write, len(inputs))
+        return self._memory.begin(write)
 
     def _call(self, calls: Calls, inputs: Mapping[int, Case]) -> tuple[Sample, list[Look]]:
         """One request, its time taken from what the candidate has left; ``inputs`` are written to their places.

@@ -32,12 +32,12 @@ def test_what_is_not_to_be_flushed_is_not(flushed, monkeypatch):
     """The steps before a call, on memory of the host."""
     memory = object.__new__(DeviceMemory)  # the arena itself needs a GPU
     memory._flush = torch.ones(4) if flushed else None
-    memory._gate, memory.opened = torch.zeros(1), 6
+    memory._gate, memory.opened, memory._held_back_ms = torch.zeros(1), 6, 0.0
     done: list[str] = []
     monkeypatch.setattr(torch.cuda, "_sleep", lambda _: done.append("held back"))
     memory._begun = SimpleNamespace(record=lambda: done.append("begun"), elapsed_time=lambda _: 0.25)
     memory._written = SimpleNamespace(record=lambda: done.append("recorded"), synchronize=lambda: done.append("waited"))
-    assert memory.begin(lambda: done.append("written"), 1).took_ms == 0.25
+    assert memory.begin(lambda: done.append("written")).took_ms == 0.25
     assert done == ["held back", "begun", "written", "recorded", "waited"]
     assert (memory.opened, float(memory._gate)) == (7, 7.0)
     assert memory._flush is None or not memory._flush.any()

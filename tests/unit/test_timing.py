@@ -142,3 +142,14 @@ def test_what_holds_up_the_writing_of_inputs_counts_as_computing():
     assert overhead.held_ms(held_up) == pytest.approx(2.0)
     assert overhead.per_call_ms(held_up) == pytest.approx(overhead.per_call_ms(usual) + 0.2)
     assert device_times([held_up] * 9, overhead) == pytest.approx((0.7,) * 9)
+
+
+def test_a_rival_that_takes_longer_beside_a_candidate_is_held_up():
+    overhead = Overhead(single_ms=0.1, jitter_ms=0.05, burst_ms=0.1, copy_ms=0.05)
+    alone = [Sample(0.1 + 1.0, 0.05, device_ms=1.0)] * 9
+    slower_outside = [Sample(0.1 + 2.0, 0.05, device_ms=1.0)] * 9
+    slower_on_device = [replace(sample, device_ms=1.2) for sample in alone]
+    assert not overhead.held_up(alone, alone)
+    assert not overhead.held_up([replace(sample, forward_ms=sample.forward_ms + LOADED_MS) for sample in alone], alone)
+    assert overhead.held_up(slower_outside, alone)
+    assert overhead.held_up(slower_on_device, alone)
