@@ -23,12 +23,12 @@ from stark_worker.device import device_facts
 from stark_worker.faults import MachineryFault, TaskFault
 from stark_worker.folders import REPORT_FILE, REQUEST_FILE
 from stark_worker.logs import cut
-from stark_worker.protocol import DEGENERATE, EvalReport, EvalRequest, Outcome, Target, from_json, to_json
+from stark_worker.protocol import DEGENERATE, EvalReport, EvalRequest, Outcome, Target, Timing, from_json, to_json
 from stark_worker.reference import Reference
 from stark_worker.sampling import measure, no_fault_of_the_candidate
 from stark_worker.sandbox import Candidate, Failure
 from stark_worker.shapes import try_other_shapes
-from stark_worker.timing import Sample
+from stark_worker.timing import Sample, held_up
 from stark_worker.trial import Trial
 from stark_worker.wards import threads
 
@@ -155,17 +155,17 @@ def admitted(report: EvalReport, reference: Reference) -> EvalReport:
     return replace(report, checks=report.checks | {DEGENERATE: " ".join(reasons)}) if reasons else report
 
 
-def compare_alone(rival: Trial, beside: list[Sample], reference: Reference) -> None:
-    """Who is gone holds nobody up. On a GPU work can go on there while a process is stopped."""
+def as_alone(timing: Timing, beside: list[Sample], rival: Trial, reference: Reference) -> tuple[Timing, str]:
+    """A rival's times with nobody to hold it up, and what is to be said of it; to be asked when the candidate is gone.
+
+    On a GPU work can go on while the process that launched it is stopped.
+    """
     with no_fault_of_the_candidate():
-        alone = measure([rival], reference)[0]
-    if rival.held_up(beside, alone):
-        took = [f"{rival.timing(samples).median_ms:.4f} ms" for samples in (beside, alone)]
-        log = (
-            f"What it was timed beside took {took[0]} in turns with it and {took[1]} after it was gone."
-            " Nothing may be left to do on the device when a call is over."
-        )
-        raise Failure(Outcome.REJECTED, log, "rival_held_up")
+        times = held_up(beside, measure([rival], reference)[0])
+    if times == 1.0:
+        return timing, "took no longer beside the candidate than without it"
+    text = f"took {times:.2f} times as long beside the candidate as without it, and its times are those without it"
+    return Timing(tuple(ms / times for ms in timing.samples_ms)), text
 
 
 def rival_of(request: EvalRequest) -> EvalRequest:
@@ -189,7 +189,7 @@ def _verdict(request: EvalRequest, trials: list[Trial], reference: Reference) ->
         told = trial.profile() if leading or request.labelled else None
         if rival_timing and not trial.on_host:
             trial.end()
-            compare_alone(rivals[0], samples[1], reference)
+            rival_timing, trial.checks["rival"] = as_alone(rival_timing, samples[1], rivals[0], reference)
         return EvalReport(
             Outcome.OK,
             timing,

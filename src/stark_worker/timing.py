@@ -18,6 +18,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from stark_worker.intervals import median_interval
 from stark_worker.protocol import Outcome
 from stark_worker.sandbox import Failure
 
@@ -143,13 +144,6 @@ class Overhead:
         """What was done before the clock started and after it stopped."""
         return self.held_ms(sample) + self.late_ms(sample)
 
-    def held_up(self, beside: Sequence[Sample], alone: Sequence[Sample]) -> bool:
-        """Whether calls of a rival took longer beside a candidate than without it, by the device's clock or by ours."""
-        return median_device_ms(beside) > (1.0 + AGREEMENT) * median_device_ms(alone) + EVENTS_MS or (
-            statistics.median(map(self.per_call_ms, beside))
-            > (1.0 + AGREEMENT) * statistics.median(map(self.at_most_ms, alone))
-        )
-
     def launching_ms(self, sample: Sample) -> float:
         """What it took the host to launch one call, beyond what can be hidden."""
         return self._launching_ms(sample) - self.call_ms - HIDDEN_MS
@@ -172,6 +166,18 @@ def _length(samples: Sequence[Sample]) -> float:
 def median_device_ms(samples: Sequence[Sample]) -> float:
     """Of one call, as the candidate's process read it off the device's events."""
     return statistics.median(sample.device_ms or 0.0 for sample in samples)
+
+
+def held_up(beside: Sequence[Sample], alone: Sequence[Sample]) -> float:
+    """How many times as long as alone a rival took beside a candidate, by its device's clock; 1 where that is in doubt.
+
+    A rival's process has no reason to lie about it, and a candidate no way to make it.
+    """
+    times = [[sample.device_ms or 0.0 for sample in samples] for samples in (beside, alone)]
+    (low, _), (_, high) = map(median_interval, times)
+    if low <= (1.0 + AGREEMENT) * high + EVENTS_MS:
+        return 1.0
+    return median_device_ms(beside) / median_device_ms(alone)
 
 
 def told_by_device(told: Any, calls: int) -> float:

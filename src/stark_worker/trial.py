@@ -262,10 +262,6 @@ class Trial:
             times = tuple(map(max, device_times(samples, self._overhead), outside))
         return tuple(map(max, times, launching))
 
-    def held_up(self, beside: list[Sample], alone: list[Sample]) -> bool:
-        """Whether it took longer beside somebody else than alone."""
-        return self._overhead.held_up(beside, alone)
-
     def call_checked(self, cases: Sequence[Case], again: bool = False, share: float = 1.0) -> Sample:
         """Calls in a row, one on each case, with all outputs compared, or of cases without an answer a share.
 

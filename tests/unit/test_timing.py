@@ -17,6 +17,7 @@ from stark_worker.timing import (
     Overhead,
     Sample,
     device_times,
+    held_up,
     told_by_device,
 )
 
@@ -145,11 +146,10 @@ def test_what_holds_up_the_writing_of_inputs_counts_as_computing():
 
 
 def test_a_rival_that_takes_longer_beside_a_candidate_is_held_up():
-    overhead = Overhead(single_ms=0.1, jitter_ms=0.05, burst_ms=0.1, copy_ms=0.05)
-    alone = [Sample(0.1 + 1.0, 0.05, device_ms=1.0)] * 9
-    slower_outside = [Sample(0.1 + 2.0, 0.05, device_ms=1.0)] * 9
-    slower_on_device = [replace(sample, device_ms=1.2) for sample in alone]
-    assert not overhead.held_up(alone, alone)
-    assert not overhead.held_up([replace(sample, forward_ms=sample.forward_ms + LOADED_MS) for sample in alone], alone)
-    assert overhead.held_up(slower_outside, alone)
-    assert overhead.held_up(slower_on_device, alone)
+    def samples(middle_ms: float, spread: float) -> list[Sample]:
+        return [Sample(0, 0, device_ms=middle_ms * (1.0 + spread * number / 15)) for number in range(-15, 16)]
+
+    assert held_up(samples(1.0, 0.01), samples(1.0, 0.01)) == 1.0
+    assert held_up(samples(1.05, 0.01), samples(1.0, 0.01)) == 1.0
+    assert held_up(samples(3.0, 0.01), samples(1.0, 0.01)) == pytest.approx(3.0)
+    assert held_up(samples(1.25, 0.5), samples(1.0, 0.5)) == 1.0  # such times vary by more than that
