@@ -114,6 +114,8 @@ def _told(exploit: zoo.Exploit, report: EvalReport) -> Results:
         told["rule"] = report.rule
     if report.timing and report.rival:
         told |= {"ms": round(report.timing.median_ms, 4), "true_ms": round(report.rival.median_ms, 4)}
+    if "rival" in report.checks:
+        told["rival"] = report.checks["rival"]
     if share := zoo.true_share(report):
         told["share"] = [round(bound, 4) for bound in share]
     return told

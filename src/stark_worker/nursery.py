@@ -12,6 +12,7 @@ import contextlib
 import functools
 import gc
 import importlib
+import itertools
 import logging
 import os
 import resource
@@ -22,6 +23,8 @@ import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NoReturn
+
+import torch
 
 from stark_worker.channel import Channel, ChannelClosed
 from stark_worker.processes import adopt_orphans, be_called, die_with, hide_memory, kill_descendants, reap
@@ -36,6 +39,12 @@ ROLES = {
 }
 # Slow to import, and not everywhere; the last is what a first kernel makes Triton import.
 OPTIONAL = ("triton", "triton.language", "triton.experimental.gluon.nvidia.hopper")
+# What torch has computed by MKL, which chooses how at the first call: of threads that are there at once, one can be
+# given half the digits (pytorch/pytorch#188792).
+FUNCTIONS = (
+    *("acos", "asin", "atan", "cos", "cosh", "erf", "erfc", "erfinv", "exp", "expm1", "lgamma", "log", "log10"),
+    *("log1p", "log2", "rsqrt", "sin", "sinh", "sqrt", "tan", "tanh", "ceil", "floor", "round", "trunc"),
+)
 
 
 def main(control: int, folder: str) -> NoReturn:
@@ -65,15 +74,17 @@ def main(control: int, folder: str) -> NoReturn:
 
 
 def _warm_up() -> None:
-    """Import what every process needs. What is frozen is never copied just because it was looked at."""
+    """Have what every process needs. What is frozen is never copied just because it was looked at."""
     logging.getLogger("torch.utils.cpp_extension").setLevel(logging.ERROR)  # it warns that there is no GPU to see
     for place in ROLES.values():
         importlib.import_module(place.partition(":")[0])
     for name in OPTIONAL:
         with contextlib.suppress(ImportError):
             importlib.import_module(name)
+    for name, dtype in itertools.product(FUNCTIONS, (torch.float32, torch.float64)):
+        getattr(torch, name)(torch.full((1,), 0.5, dtype=dtype))
     if any(file.startswith("/dev/nvidia") for file in map(os.path.realpath, Path("/proc/self/fd").iterdir())):
-        raise SystemExit("The warm parent opened the GPU by its imports, so that nothing it forks could use it.")
+        raise SystemExit("The warm parent opened the GPU while it warmed up, so that nothing it forks could use it.")
     gc.collect()
     gc.freeze()
 
