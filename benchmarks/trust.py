@@ -33,7 +33,7 @@ from record import commit, result_file  # noqa: E402
 from adversarial import honest, honest_gpu, kernelbench, zoo  # noqa: E402
 from adversarial.processes import ROOT as IS_ROOT  # noqa: E402
 from adversarial.processes import as_ordinary_user  # noqa: E402
-from adversarial.zoo import Verdict  # noqa: E402
+from adversarial.zoo import ROUNDS, Verdict  # noqa: E402
 from stark_worker.blame import judge_patiently  # noqa: E402
 from stark_worker.cache import default_cache  # noqa: E402
 from stark_worker.confinement import confine  # noqa: E402
@@ -44,7 +44,6 @@ from stark_worker.protocol import EvalReport, EvalRequest, ProtocolError, Target
 from stark_worker.station import Station  # noqa: E402
 
 TRIES = 3
-ROUNDS = 3  # a gain that nobody knew of and that is not seen in every one of them was a busy machine
 HARMLESS = ("rejected", Verdict.TRUE_TIME)
 STOPPED = "stopped the evaluator"
 

@@ -22,13 +22,14 @@ from stark_worker.compare import Rules
 from stark_worker.device import device_facts
 from stark_worker.faults import MachineryFault, TaskFault
 from stark_worker.folders import REPORT_FILE, REQUEST_FILE
+from stark_worker.intervals import median_interval
 from stark_worker.logs import cut
 from stark_worker.protocol import DEGENERATE, EvalReport, EvalRequest, Outcome, Target, Timing, from_json, to_json
 from stark_worker.reference import Reference
 from stark_worker.sampling import measure, no_fault_of_the_candidate
 from stark_worker.sandbox import Candidate, Failure
 from stark_worker.shapes import try_other_shapes
-from stark_worker.timing import Sample, held_up
+from stark_worker.timing import AGREEMENT
 from stark_worker.trial import Trial
 from stark_worker.wards import threads
 
@@ -155,17 +156,18 @@ def admitted(report: EvalReport, reference: Reference) -> EvalReport:
     return replace(report, checks=report.checks | {DEGENERATE: " ".join(reasons)}) if reasons else report
 
 
-def as_alone(timing: Timing, beside: list[Sample], rival: Trial, reference: Reference) -> tuple[Timing, str]:
+def as_alone(rival: Trial, beside: Timing, reference: Reference, confirmed: bool) -> tuple[Timing, str]:
     """A rival's times with nobody to hold it up, and what is to be said of it; to be asked when the candidate is gone.
 
     On a GPU work can go on while the process that launched it is stopped.
     """
     with no_fault_of_the_candidate():
-        times = held_up(beside, measure([rival], reference)[0])
-    if times == 1.0:
-        return timing, "took no longer beside the candidate than without it"
+        alone = rival.timing(measure([rival], reference)[0], confirmed)
+    if beside.median_ms <= (1.0 + AGREEMENT) * median_interval(alone.samples_ms)[1]:
+        return beside, "took no longer beside the candidate than without it"
+    times = beside.median_ms / alone.median_ms
     text = f"took {times:.2f} times as long beside the candidate as without it, and its times are those without it"
-    return Timing(tuple(ms / times for ms in timing.samples_ms)), text
+    return Timing(tuple(ms / times for ms in beside.samples_ms)), text
 
 
 def rival_of(request: EvalRequest) -> EvalRequest:
@@ -182,14 +184,15 @@ def _verdict(request: EvalRequest, trials: list[Trial], reference: Reference) ->
             for rival in rivals:
                 rival.prepare()
         samples = measure(trials, reference)
-        timing = trial.timing(samples[0])
+        confirmed = all(map(Trial.confirms, trials, samples))  # or one clock would be compared with another
+        timing = trial.timing(samples[0], confirmed)
         with no_fault_of_the_candidate():
-            rival_timing = rivals[0].timing(samples[1]) if rivals else None
+            rival_timing = rivals[0].timing(samples[1], confirmed) if rivals else None
         leading = timing.median_ms < request.profile_below_ms
         told = trial.profile() if leading or request.labelled else None
         if rival_timing and not trial.on_host:
             trial.end()
-            rival_timing, trial.checks["rival"] = as_alone(rival_timing, samples[1], rivals[0], reference)
+            rival_timing, trial.checks["rival"] = as_alone(rivals[0], rival_timing, reference, confirmed)
         return EvalReport(
             Outcome.OK,
             timing,

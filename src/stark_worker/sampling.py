@@ -36,8 +36,7 @@ def measure(trials: Sequence[Trial], reference: Reference) -> list[list[Sample]]
 
     Where there are two they take turns on the same inputs, so that whatever slows the machine slows both alike.
     """
-    if trials[0].on_host:
-        _make_alike(trials)
+    _make_alike(trials)
     samples: list[list[Sample]] = [[] for _ in trials]
     turns = list(zip(trials, samples, strict=True))
     began = time.monotonic()

@@ -18,7 +18,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from stark_worker.intervals import median_interval
 from stark_worker.protocol import Outcome
 from stark_worker.sandbox import Failure
 
@@ -32,7 +31,6 @@ MOST_HANDSHAKE = 0.5  # of a single call on the host, the share that may be take
 AGREEMENT, LEAST_JITTER_MS = 0.1, 0.05
 HIDDEN_MS = 0.1  # of launching a call: as much as KernelBench hides by emptying the device's cache meanwhile
 LOADED_MS = 0.3  # the most by which a handshake may take longer once a candidate is loaded
-EVENTS_MS = 0.002  # by which what a device tells of a call varies from one burst to another
 WRITING_SLACK, WRITING_MS = 1.05, 0.05  # how much longer than alone writing may take before the rest counts
 COPY_SLACK = 1.1  # how much longer than the referee's own a copy may take before the rest counts as computing
 
@@ -166,18 +164,6 @@ def _length(samples: Sequence[Sample]) -> float:
 def median_device_ms(samples: Sequence[Sample]) -> float:
     """Of one call, as the candidate's process read it off the device's events."""
     return statistics.median(sample.device_ms or 0.0 for sample in samples)
-
-
-def held_up(beside: Sequence[Sample], alone: Sequence[Sample]) -> float:
-    """How many times as long as alone a rival took beside a candidate, by its device's clock; 1 where that is in doubt.
-
-    A rival's process has no reason to lie about it, and a candidate no way to make it.
-    """
-    times = [[sample.device_ms or 0.0 for sample in samples] for samples in (beside, alone)]
-    (low, _), (_, high) = map(median_interval, times)
-    if low <= (1.0 + AGREEMENT) * high + EVENTS_MS:
-        return 1.0
-    return median_device_ms(beside) / median_device_ms(alone)
 
 
 def told_by_device(told: Any, calls: int) -> float:

@@ -229,8 +229,12 @@ class Trial:
             wanted, again = wanted if again else wanted // 2, False
         return 1
 
-    def timing(self, samples: list[Sample]) -> Timing:
-        """The samples that count, and how they came about."""
+    def confirms(self, samples: list[Sample]) -> bool:
+        """Whether the referee's clock can confirm what a device's tells of these."""
+        return self._overhead.confirms(samples)
+
+    def timing(self, samples: list[Sample], confirmed: bool) -> Timing:
+        """The samples that count, and how they came about; of a device's clock only what can be confirmed."""
         overhead = self._overhead
         calls = sum(sample.length for sample in samples)
         compared = "some, which nobody can foresee," if self._reference.huge else "each"
@@ -240,9 +244,9 @@ class Trial:
         if self.burst > 1:
             self.checks["timing"] += f", in {len(samples)} bursts"
         outside = tuple(map(overhead.per_call_ms, samples))
-        return Timing(outside if self.on_host else self._device_timing(samples, outside))
+        return Timing(outside if self.on_host else self._device_timing(samples, outside, confirmed))
 
-    def _device_timing(self, samples: list[Sample], outside: tuple[float, ...]) -> tuple[float, ...]:
+    def _device_timing(self, samples: list[Sample], outside: tuple[float, ...], confirmed: bool) -> tuple[float, ...]:
         """What counts of both clocks of a GPU."""
         launching = tuple(map(self._overhead.launching_ms, samples))
         launched = f"launching {max(statistics.median(launching), 0.0):.4f} ms more than can be hidden"
@@ -254,7 +258,7 @@ class Trial:
         held_ms = statistics.median(map(self._overhead.held_ms, samples))
         self.checks["inputs"] = f"written in {written_ms:.3f} ms while it was stopped, {held_ms:.3f} ms of them its own"
         self.checks["cache"] = cuda.cache_told(self._request.flushed, self.burst, self._job.size)
-        if self._overhead.confirms(samples):
+        if confirmed:
             times = device_times(samples, self._overhead)
         elif self.burst > 1:
             times = tuple(map(self._overhead.at_most_ms, samples))

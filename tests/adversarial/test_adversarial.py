@@ -25,7 +25,6 @@ ALL = [zoo.read(path) for path in sorted((zoo.HERE / "exploits").glob("*.py"))]
 STOPPED = {exploit.name: exploit for exploit in ALL if "cpu" in exploit.targets and exploit.known is None}
 TRIED = sorted(STOPPED)[::2]  # all of them take too long for every change
 HONEST = {each.name: each for each in honest.corpus()}
-ROUNDS = 3  # as in benchmarks/trust.py: a gain that is not seen in every one of them was a busy machine
 ROOT = Path(__file__).parents[2]
 QUICK = ["zeros", "as_root", "public_seed", "lazy_after_the_check"]  # two to refuse, one to contain, one to time
 QUICK_HONEST = ["relu: eager", "softmax: library"]
@@ -43,7 +42,7 @@ def judge():
 @pytest.mark.parametrize("name", TRIED)
 def test_the_exploit_gets_what_it_deserves(judge, name):
     exploit = STOPPED[name]
-    for _ in range(ROUNDS):
+    for _ in range(zoo.ROUNDS):
         report = judge(exploit.request(Target.CPU, in_turns="ok-at-true-time" in exploit.expect))
         if not exploit.only_time_speaks_against_it(report):
             break

@@ -16,17 +16,19 @@ from __future__ import annotations
 
 import ast
 import enum
+import statistics
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import NamedTuple
 
 from stark_worker.intervals import ratio_interval
 from stark_worker.protocol import EvalReport, EvalRequest, Limits, Outcome, Target
 
 HERE = Path(__file__).parent
 ESCAPED, CHEAT = "ESCAPED", "CHEAT = True"
-# An exploit that is accepted has gained something if it took, beyond doubt, less than this share of its true time. The
-# tenth is what the evaluator's own clocks may disagree by on a GPU; the interval accounts for a busy machine.
-TRUE_SHARE = 0.9
+# An exploit that is accepted has gained something if it took less than this share of its true time, round after round.
+# The tenth is what the evaluator's own clocks may disagree by on a GPU; the rounds account for a busy machine.
+TRUE_SHARE, ROUNDS = 0.9, 3
 
 
 class Verdict(enum.StrEnum):
@@ -77,7 +79,7 @@ class Exploit:
         if report.timing is None:
             return Verdict.REJECTED
         share = true_share(report)
-        gained = share is not None and share[1] < TRUE_SHARE
+        gained = share is not None and share.middle < TRUE_SHARE
         return Verdict.TRUE_TIME if self.may_pass and not gained else Verdict.FOOLED
 
     def only_time_speaks_against_it(self, report: EvalReport) -> bool:
@@ -92,11 +94,21 @@ class Exploit:
         return report.outcome.value in self.expect or f"{Outcome.REJECTED} {report.rule}" in self.expect
 
 
-def true_share(report: EvalReport) -> tuple[float, float] | None:
-    """Between which shares of its true time an exploit's lies with 99 % confidence; None where that was not taken."""
+class Share(NamedTuple):
+    """Which share of its true time an exploit took, and between which it lies with 99 % confidence."""
+
+    low: float
+    middle: float
+    high: float
+
+
+def true_share(report: EvalReport) -> Share | None:
+    """The share of its true time that an exploit took; None where that was not taken."""
     if report.timing is None or report.rival is None:
         return None
-    return ratio_interval(report.timing.samples_ms, report.rival.samples_ms)
+    times = report.timing.samples_ms, report.rival.samples_ms
+    low, high = ratio_interval(*times)
+    return Share(low, statistics.median(mine / true for mine, true in zip(*times, strict=True)), high)
 
 
 def exploits(target: Target) -> list[Exploit]:

@@ -17,7 +17,6 @@ from stark_worker.timing import (
     Overhead,
     Sample,
     device_times,
-    held_up,
     told_by_device,
 )
 
@@ -143,13 +142,3 @@ def test_what_holds_up_the_writing_of_inputs_counts_as_computing():
     assert overhead.held_ms(held_up) == pytest.approx(2.0)
     assert overhead.per_call_ms(held_up) == pytest.approx(overhead.per_call_ms(usual) + 0.2)
     assert device_times([held_up] * 9, overhead) == pytest.approx((0.7,) * 9)
-
-
-def test_a_rival_that_takes_longer_beside_a_candidate_is_held_up():
-    def samples(middle_ms: float, spread: float) -> list[Sample]:
-        return [Sample(0, 0, device_ms=middle_ms * (1.0 + spread * number / 15)) for number in range(-15, 16)]
-
-    assert held_up(samples(1.0, 0.01), samples(1.0, 0.01)) == 1.0
-    assert held_up(samples(1.05, 0.01), samples(1.0, 0.01)) == 1.0
-    assert held_up(samples(3.0, 0.01), samples(1.0, 0.01)) == pytest.approx(3.0)
-    assert held_up(samples(1.25, 0.5), samples(1.0, 0.5)) == 1.0  # such times vary by more than that
