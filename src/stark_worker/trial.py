@@ -36,7 +36,7 @@ PATIENCE_S = 0.02  # how long to wait until everything is launched; who waits fo
 LARGE = 2**28  # bytes of inputs and outputs, up to which cases are made while the candidate builds
 PROFILE_S = 30.0
 MOST_BYTES = 2**50  # that a candidate's process could mean seriously
-WEIGHTS = {"name": "copied by name", "shape": "copied by shape", "seed": "by seed and order"}
+WEIGHTS = {"name": "copied by name", "seed": "by seed and order"}
 
 Told = dict[str, Any]  # by the candidate's process
 Calls = list[tuple[int, int]]  # places and seeds

@@ -160,6 +160,11 @@ OTHERS = {
         '\n        self.register_buffer("doubled", table.weight.detach() * 2.0, persistent=False)',
         "return F.embedding(x, self.doubled)",
     ),
+    "embedding: a table of the same shape, doubled beforehand": (
+        "embedding",
+        "self.doubled = nn.Parameter(nn.Embedding(1000, 512).weight.detach() * 2.0)",
+        "return F.embedding(x, self.doubled)",
+    ),
     "embedding: doubled in place": (
         "embedding",
         "self.table = nn.Embedding(1000, 512)",
