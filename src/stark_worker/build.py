@@ -26,6 +26,7 @@ import torch
 from torch.utils import cpp_extension
 
 from stark_worker import cache, toolchain
+from stark_worker.folders import READY_HEADER
 from stark_worker.logs import compiler_errors, in_candidate_lines
 from stark_worker.toolchain import CPP_FILE, CUDA_FILE, CompileFailed, Request
 
@@ -58,14 +59,26 @@ class Extension:
 
     @property
     def key(self) -> str:
-        """The same wherever the candidate lies."""
-        parts = json.dumps(_decisive(self.request, self.call, self.mode), sort_keys=True)
-        return hashlib.sha256(parts.replace(str(self.home), ".").encode()).hexdigest()[:32]
+        """Of everything that decides what is built."""
+        said = {name: repr(value) for name, value in self.call.items() if name not in ("verbose", "build_directory")}
+        flags = said.get("extra_cflags", "") + said.get("extra_cuda_cflags", "")
+        parts = [self.request.files, _local_headers(self.request), said, self.mode, _around(flags, self.request.cuda)]
+        return _hash(parts, self.home)
 
-    def build(self, folder: Path) -> Any:
+    @property
+    def headers_key(self) -> str | None:
+        """Of the headers it begins with, where these can be made ready for all who begin so."""
+        options = toolchain.ready_options(self.request) if self.mode == "fast" else None
+        return None if options is None else _hash([options, _around(" ".join(options), False)], self.home)
+
+    def make_headers(self, folder: Path) -> None:
+        """Make these headers ready in this folder."""
+        toolchain.make_ready(self.request, folder)
+
+    def build(self, folder: Path, ready: Path | None = None) -> Any:
         """Build it in this folder, and load it from there to see that it can be."""
         stock = functools.partial(_stock, _TORCHS[self.function], self.call)
-        return _build(self.request, stock, self.mode, folder)
+        return _build(self.request, stock, self.mode, folder, ready)
 
     def load(self, library: Path) -> Any:
         """What torch would return: the module, or the library's path."""
@@ -108,8 +121,9 @@ def from_cache_or_new(shared: Path, private: Path, used: list[Path] | None = Non
         if library:
             return extension.load(library)
         place.mkdir(parents=True)
+        headers = extension.headers_key
         try:
-            return extension.build(place)
+            return extension.build(place, cache.find(shared, headers, READY_HEADER) if headers else None)
         except BaseException:
             shutil.rmtree(place, ignore_errors=True)
             raise
@@ -117,11 +131,11 @@ def from_cache_or_new(shared: Path, private: Path, used: list[Path] | None = Non
     return make
 
 
-def _build(request: Request, stock: Build, mode: Mode, folder: Path) -> Any:
+def _build(request: Request, stock: Build, mode: Mode, folder: Path, ready: Path | None) -> Any:
     """Try the light headers, then torch's own unless the candidate itself is plainly at fault."""
     if mode == "fast" and toolchain.fits(request):
         try:
-            return _light(request, folder)
+            return _light(request, folder, ready)
         except CompileFailed as error:
             if not toolchain.headers_to_blame(compiler_errors(str(error)), request):
                 raise _failure(request, in_candidate_lines(str(error), {})) from None
@@ -139,11 +153,11 @@ def _build(request: Request, stock: Build, mode: Mode, folder: Path) -> Any:
         raise _failure(request, in_candidate_lines(f"{error}\n{error.__cause__ or ''}", shifts)) from None
 
 
-def _light(request: Request, folder: Path) -> Any:
+def _light(request: Request, folder: Path, ready: Path | None) -> Any:
     for name, text in request.files.items():
         if name in (CPP_FILE, CUDA_FILE):
             (folder / name).write_text(text, encoding="utf-8")
-    return _load(toolchain.build(request, folder), request)
+    return _load(toolchain.build(request, folder, ready), request)
 
 
 def _failure(request: Request, said: str) -> BuildFailed:
@@ -179,19 +193,21 @@ def _load(library: Path, request: Request) -> Any:
     return module
 
 
-def _decisive(request: Request, call: dict[str, Any], mode: Mode) -> list[Any]:
-    """Everything that decides what is built."""
-    said = {name: repr(value) for name, value in call.items() if name not in ("verbose", "build_directory")}
-    around = [
+def _around(flags: str, cuda: bool) -> list[str]:
+    """What besides a call decides what is built."""
+    return [
         torch.__version__,
         sys.version,
         platform.machine(),
-        mode,
         *(os.environ.get(name, "") for name in ENVIRONMENT),
+        *([_processor()] if "native" in flags else []),
+        *toolchain.identity(cuda),
     ]
-    if "native" in said.get("extra_cflags", "") + said.get("extra_cuda_cflags", ""):
-        around.append(_processor())
-    return [request.files, _local_headers(request), said, around, toolchain.identity(request.cuda)]
+
+
+def _hash(parts: list[Any], home: Path) -> str:
+    """Of everything that decides; the same wherever the candidate lies."""
+    return hashlib.sha256(json.dumps(parts, sort_keys=True).replace(str(home), ".").encode()).hexdigest()[:32]
 
 
 def _processor() -> str:

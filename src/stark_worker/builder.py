@@ -51,18 +51,21 @@ def read(channel: Channel) -> None:
 
 
 def compile_extension(channel: Channel) -> None:
-    """Build one extension into our folder."""
+    """Build one extension into our folder, or make the headers ready that it begins with."""
     order = channel.receive()
     asked = Path(order["home"], EXTENSION_FILE)
-    lock_in([asked.parent])
+    lock_in([asked.parent, Path(order["cache"])])
     function, call = json.loads(asked.read_text(encoding="utf-8"))
     extension = build.Extension(function, call, order["mode"], asked.parent)
-    channel.send(did="named", key=extension.key)
-    channel.receive()  # nobody has built it yet
+    channel.send(did="named", key=extension.key, headers=extension.headers_key)
+    wish = channel.receive()  # what nobody has built yet
     folder = Path.cwd() / LIBRARY_FOLDER
     folder.mkdir()
     try:
-        extension.build(folder)
+        if wish["do"] == "headers":
+            extension.make_headers(folder)
+        else:
+            extension.build(folder, wish["ready"] and Path(wish["ready"]))
     except Exception as error:  # noqa: BLE001 - sources and flags are the candidate's
         channel.send(did="failed", log=f"{error}"[:LOG_CHARACTERS])
     else:

@@ -8,19 +8,21 @@ from __future__ import annotations
 import asyncio
 import re
 import tempfile
+from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from stark_worker import cache
 from stark_worker.channel import ChannelClosed
-from stark_worker.folders import LIBRARY_FOLDER, SOURCE_FILE
+from stark_worker.folders import LIBRARY_FOLDER, READY_HEADER, READY_MADE, SOURCE_FILE
 from stark_worker.logs import cut
 from stark_worker.protocol import EvalReport, EvalRequest, Outcome
 from stark_worker.wards import Nursery, Ward, threads
 
 TOO_SLOW = "The candidate did not finish building in time."
 
+ASKED_AGAIN = 2
 _KEY = re.compile(r"[0-9a-f]{32}")
 
 
@@ -36,6 +38,7 @@ class Builds:
         self._nursery, self._folder, self._shared = nursery, folder, shared
         self._more = {**more, "CUDA_VISIBLE_DEVICES": ""}  # a build must not disturb what is being timed
         self._room = asyncio.Semaphore(threads())
+        self._asked: Counter[str] = Counter()  # how often for which headers
 
     async def build(self, request: EvalRequest) -> EvalReport | None:
         """Have everything in the cache that the candidate asks for when it is loaded; a report if it cannot be."""
@@ -71,13 +74,11 @@ class Builds:
         folder = cache.place_to_build(self._shared)
         async with Ward(self._nursery, "compiler", folder, self._more) as compiler:
             try:
-                compiler.channel.send(home=str(home), mode=mode)
-                key = str((await compiler.says("named")).get("key"))
-                if not _KEY.fullmatch(key):
-                    raise ChannelClosed("not a key")
+                key, headers = await self._named(compiler, home, mode)
                 if library := cache.find(self._shared, key):
                     return {"library": str(library)}
-                compiler.channel.send(do="build")
+                ready = await self._ready(headers, home, mode) if headers else None
+                compiler.channel.send(do="build", ready=ready and str(ready))
                 said = await compiler.says("built", "failed")
             except ChannelClosed:
                 return {"failed": "The compiler ended without an answer, as happens when memory runs out."}
@@ -86,3 +87,35 @@ class Builds:
             await compiler.end()  # before anybody relies on what it left
             library = cache.publish(folder / LIBRARY_FOLDER, self._shared, key)
             return {"library": str(library)} if library else {"failed": "The compiler left no library."}
+
+    async def _named(self, compiler: Ward, home: Path, mode: str) -> tuple[str, str | None]:
+        """The keys of an extension, and of the headers it begins with where these can be made ready."""
+        compiler.channel.send(home=str(home), mode=mode, cache=str(self._shared))
+        named = await compiler.says("named")
+        key, headers = (named.get(name) for name in ("key", "headers"))
+        if not all(isinstance(each, str) and _KEY.fullmatch(each) for each in (key, headers or key)):
+            raise ChannelClosed("not a key")
+        return str(key), headers and str(headers)
+
+    async def _ready(self, headers: str, home: Path, mode: str) -> Path | None:
+        """The headers of that key if they are ready, so that a compiler need not read them.
+
+        They are made for the second who asks: to make them takes as long as to read them twice.
+        """
+        self._asked[headers] += 1
+        ready = cache.find(self._shared, headers, READY_HEADER)
+        if ready or self._asked[headers] != ASKED_AGAIN:
+            return ready
+        folder = cache.place_to_build(self._shared)
+        async with Ward(self._nursery, "compiler", folder, self._more) as compiler:
+            try:
+                _, named = await self._named(compiler, home, mode)
+                compiler.channel.send(do="headers")
+                await compiler.says("built")
+            except ChannelClosed:
+                return None
+            await compiler.end()
+            if named != headers:  # what it was asked for was rewritten meanwhile
+                return None
+            cache.publish(folder / LIBRARY_FOLDER, self._shared, headers, READY_MADE, beside=READY_HEADER)
+            return cache.find(self._shared, headers, READY_HEADER)

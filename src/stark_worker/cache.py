@@ -18,6 +18,7 @@ from stark_worker.folders import RESOURCES_FILE
 CACHE_BYTES = 4 * 2**30
 KEPT_S = 3600.0  # an entry used within the hour, or a build begun within it, is left alone
 
+LIBRARY = "*.so"
 _UNDER_WAY, _DEAD = ".build-", ".dead-"
 
 
@@ -33,17 +34,17 @@ def make(cache: Path) -> None:
         cache.chmod(0o755)
 
 
-def find(cache: Path, key: str) -> Path | None:
-    """The library of that key, marked as used."""
+def find(cache: Path, key: str, kind: str = LIBRARY) -> Path | None:
+    """The library of that key, or another kind of file, marked as used."""
     folder = cache / key
-    if library := library_in(folder):
+    if found := _found_in(folder, kind):
         with contextlib.suppress(OSError):  # another user's entry: used all the same, only not marked as used
             os.utime(folder)
-    return library
+    return found
 
 
-def library_in(folder: Path) -> Path | None:
-    return next(iter(sorted(folder.glob("*.so"))), None)
+def _found_in(folder: Path, kind: str) -> Path | None:
+    return next(iter(sorted(folder.glob(kind))), None)
 
 
 def place_to_build(cache: Path) -> Path:
@@ -52,16 +53,16 @@ def place_to_build(cache: Path) -> Path:
     return Path(tempfile.mkdtemp(prefix=_UNDER_WAY, dir=cache))
 
 
-def publish(place: Path, cache: Path, key: str) -> Path | None:
+def publish(place: Path, cache: Path, key: str, kind: str = LIBRARY, beside: str = RESOURCES_FILE) -> Path | None:
     """Make a finished build visible and return its library; where somebody was faster, theirs is as good.
 
-    Whoever built it is not trusted: the library and what is said of its kernels are copied, if that is what they are.
+    Whoever built it is not trusted: the library and what lies beside it are copied, if that is what they are.
     """
-    made = library_in(place)
+    made = _found_in(place, kind)
     if made is None or not _is_plain(made):
         return None
     own = place_to_build(cache)
-    for file in filter(_is_plain, (made, place / RESOURCES_FILE)):
+    for file in filter(_is_plain, (made, place / beside)):
         shutil.copyfile(file, own / file.name, follow_symlinks=False)
     own.chmod(0o755)  # a cache may be shared between users
     try:
@@ -69,7 +70,7 @@ def publish(place: Path, cache: Path, key: str) -> Path | None:
     except OSError:
         shutil.rmtree(own, ignore_errors=True)
     prune(cache)
-    return find(cache, key)
+    return find(cache, key, kind)
 
 
 def _is_plain(file: Path) -> bool:

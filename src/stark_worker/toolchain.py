@@ -21,7 +21,7 @@ from pathlib import Path
 import torch
 from torch.utils import cpp_extension
 
-from stark_worker.folders import RESOURCES_FILE
+from stark_worker.folders import READY_HEADER, READY_MADE, RESOURCES_FILE
 from stark_worker.logs import messages
 from stark_worker.profile import resources
 
@@ -31,6 +31,9 @@ HEADERS = Path(__file__).parent / "headers"
 OWN_NAMESPACE = "stark_light"
 CPP_FILE, CUDA_FILE = "main.cpp", "cuda.cu"
 IMPLICIT = {CPP_FILE: ("torch/extension.h",), CUDA_FILE: ("torch/types.h", "cuda.h", "cuda_runtime.h")}
+
+# Flags that say nothing about files, so that what is made of headers under them is what anybody would make of them.
+_HARMLESS = re.compile(r"-(?:O\w*|std=[\w+]+|m[\w.=-]+|f(?:openmp|fast-math|unroll-loops|no-[\w-]+)|W[\w-]+|[gw])")
 
 _INCLUDE = re.compile(r'^\s*#\s*include\s*[<"]((?:torch|ATen|c10|caffe2|pybind11)/[^>"]*)[>"]', re.MULTILINE)
 _DEFINE = re.compile(r"^#define (\w+)", re.MULTILINE)
@@ -92,9 +95,26 @@ def headers_to_blame(said: str, request: Request) -> bool:
     return bool(set(_MACRO.findall(said)) - _defined())
 
 
-def build(request: Request, folder: Path) -> Path:
-    """Compile the sources side by side in this folder and link them."""
-    running = {name: _start(_compile(request, name), folder, name) for name in request.files}
+def ready_options(request: Request) -> list[str] | None:
+    """How the implicit headers of a request are compiled; None where they cannot be made ready for others as well."""
+    plain = not request.include_paths and all(map(_HARMLESS.fullmatch, _words(request.cflags)))
+    if not (plain and request.implicit_headers and CPP_FILE in request.files and fits(request)):
+        return None
+    return _options(request, CPP_FILE)
+
+
+def make_ready(request: Request, folder: Path) -> None:
+    """Have the compiler read the implicit headers of a request once and for all."""
+    text = "".join(f"#include <{header}>\n" for header in IMPLICIT[CPP_FILE])
+    (folder / READY_HEADER).write_text(text, encoding="utf-8")
+    command = [*_options(request, CPP_FILE), "-x", "c++-header", READY_HEADER, "-o", READY_MADE]
+    if _start(command, folder, READY_HEADER).wait():
+        raise CompileFailed(_said(folder, READY_HEADER))
+
+
+def build(request: Request, folder: Path, ready: Path | None = None) -> Path:
+    """Compile the sources side by side in this folder and link them, with headers that were made ready if any were."""
+    running = {name: _start(_compile(request, name, ready), folder, name) for name in request.files}
     if failed := _first_to_fail(running):
         raise CompileFailed(_said(folder, failed))
     said = "".join(_said(folder, name) for name in request.files if name.endswith(".cu"))
@@ -136,20 +156,29 @@ def identity(cuda: bool) -> list[str]:
     ]
 
 
-def _compile(request: Request, name: str) -> list[str]:
-    is_cuda = name.endswith(".cu")
+def _compile(request: Request, name: str, ready: Path | None) -> list[str]:
     implicit = IMPLICIT.get(name, ()) if request.implicit_headers else ()
+    if ready and name == CPP_FILE:
+        implicit = (str(ready),)
+    return [
+        *_options(request, name),
+        f"-DTORCH_EXTENSION_NAME={request.name}",
+        *(word for header in implicit for word in ("-include", header)),
+        *("-c", name, "-o", _object(name)),
+    ]
+
+
+def _options(request: Request, name: str) -> list[str]:
+    """The compiler and everything that decides what it makes of a header."""
+    is_cuda = name.endswith(".cu")
     return [
         *([_nvcc()] if is_cuda else shlex.split(_cxx())),
-        f"-DTORCH_EXTENSION_NAME={request.name}",
         "-DTORCH_API_INCLUDE_EXTENSION_H",
         f"-DSTARK_LIGHT_TORCH={_torch_number()}",
         *(["-DSTARK_LIGHT_HALF"] if any(_HALF.search(text) for text in request.files.values()) else []),
         *(f"-I{os.path.abspath(path)}" for path in (*request.include_paths, str(HEADERS))),
         *(word for path in _system_includes(request.cuda) for word in ("-isystem", path)),
-        *(word for header in implicit for word in ("-include", header)),
         *(_nvcc_flags(request) if is_cuda else ["-fPIC", _standard(), *_words(request.cflags)]),
-        *("-c", name, "-o", _object(name)),
     ]
 
 

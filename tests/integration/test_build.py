@@ -11,6 +11,7 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -20,9 +21,9 @@ from torch.utils import cpp_extension
 from conformance.evaluator import TASK
 from stark_worker import build, toolchain
 from stark_worker import cache as cache_of_stark
-from stark_worker.folders import RESOURCES_FILE
+from stark_worker.folders import READY_HEADER, READY_MADE, RESOURCES_FILE
 from stark_worker.logs import compiler_errors
-from stark_worker.protocol import EvalRequest, Target, to_json
+from stark_worker.protocol import EvalRequest, Outcome, Target, to_json
 from stark_worker.station import Station
 from stationed import processes_below, stationed
 
@@ -253,6 +254,68 @@ def test_which_mistakes_the_full_headers_could_cure(body, blame, tmp_path):
     with pytest.raises(toolchain.CompileFailed) as caught:
         toolchain.build(request, tmp_path)
     assert toolchain.headers_to_blame(compiler_errors(str(caught.value)), request) is blame
+
+
+CANDIDATE = """
+from torch import nn
+from torch.utils.cpp_extension import load_inline
+
+module = load_inline("f", "at::Tensor f(at::Tensor x) {{ return x; }} // {number}", functions=["f"])
+
+
+class ModelNew(nn.Module):
+    def __init__(self, *_):
+        super().__init__()
+
+    def forward(self, x):
+        return module.f(x)
+"""
+TEXT = "at::Tensor f(at::Tensor x) { return x; }"
+PLAIN = toolchain.Request("f", {"main.cpp": TEXT}, (), (), (), (), True, False, True)
+
+
+def test_headers_that_were_made_ready_are_not_read_again(tmp_path):
+    (tmp_path / "main.cpp").write_text(TEXT)
+    toolchain.make_ready(PLAIN, tmp_path)
+    ready = tmp_path / READY_HEADER
+    ready.write_text("#error somebody reads this")
+    assert toolchain.build(PLAIN, tmp_path, ready).exists()
+    (tmp_path / READY_MADE).unlink()
+    with pytest.raises(toolchain.CompileFailed, match="somebody reads this"):
+        toolchain.build(PLAIN, tmp_path, ready)
+
+
+@pytest.mark.parametrize(
+    ("change", "shared"),
+    [
+        ({}, True),
+        ({"cflags": ("-O3 -march=native", "-ffast-math", "-fopenmp", "-fno-exceptions", "-std=c++20", "-Wall")}, True),
+        ({"cflags": ("-include", "mine.h")}, False),
+        ({"cflags": ("-fplugin=mine.so",)}, False),
+        ({"cflags": ("-Wp,-include,mine.h",)}, False),
+        ({"cflags": ("-I.",)}, False),
+        ({"cflags": ("-wrapper", "mine")}, False),
+        ({"cflags": ("@mine",)}, False),
+        ({"include_paths": ("mine",)}, False),
+        ({"implicit_headers": False}, False),
+    ],
+)
+def test_only_headers_that_are_the_same_for_all_are_made_ready(change, shared):
+    assert (toolchain.ready_options(replace(PLAIN, **change)) is not None) is shared
+
+
+def test_the_second_candidate_with_the_same_flags_has_its_headers_made_ready(tmp_path):
+    def ready() -> list[Path]:
+        return list((tmp_path / "cache").glob(f"*/{READY_MADE}"))
+
+    found = []
+    with stationed(tmp_path / "cache") as station:
+        for number in range(3):
+            source = CANDIDATE.format(number=number)
+            report = station.judge(EvalRequest(TASK, source, target=Target.CPU), 120.0)
+            assert report.outcome is Outcome.WRONG_RESULT, report.log  # built, loaded and called
+            found.append(len(ready()))
+    assert found == [0, 1, 1]
 
 
 def test_headers_nobody_made_light_are_not_tried():
