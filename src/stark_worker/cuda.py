@@ -16,6 +16,7 @@ from stark_worker.protocol import Target
 
 HEALTH_S = 30.0
 FLUSH_BYTES = 2**28
+PEAKS = 2.0  # how many times the bandwidth that it tells a device may have after all
 
 
 def flush_memory() -> torch.Tensor:
@@ -36,6 +37,18 @@ def cached_share(size: int) -> str:
     """Whether calls on one place of an arena after another find anything in the cache, in words."""
     within = "which may stay in" if size < 2 * _cache_bytes() else "more than twice"
     return f"its calls go over {size / 2**20:.1f} MB, {within} the cache of {_cache_bytes() / 2**20:.0f} MB"
+
+
+def floor_ms(written: int) -> float:
+    """The least a device can take for a call that writes so many bytes: what its cache cannot keep goes to memory."""
+    card: Any = torch.cuda.get_device_properties(0)
+    told = getattr(card, "memory_clock_rate", 0), getattr(card, "memory_bus_width", 0)  # in kHz, twice a cycle; in bits
+    return least_ms(written, int(card.L2_cache_size), 2 * told[0] * told[1] // 8)
+
+
+def least_ms(written: int, cached: int, bytes_per_ms: int) -> float:
+    """No more than a bound on the time for so many bytes, and nothing where the device does not tell its bandwidth."""
+    return max(written - cached, 0) / (PEAKS * bytes_per_ms) if bytes_per_ms else 0.0
 
 
 def _cache_bytes() -> int:

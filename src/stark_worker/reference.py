@@ -95,6 +95,7 @@ class Reference:
         self.arguments = ""
         self.structure = ""
         self.layouts: list[Layout] = []  # how what forward() returns lies in memory
+        self.written_bytes = 0  # that a call has at least to write
         self.first = self._begin()
         if self.nontrivial and not all(map(all_finite, self.first.expected)):
             self.nontrivial = False  # random values may have led where the task is undefined
@@ -247,6 +248,9 @@ class Reference:
         self.structure = self.structure or packed
         if not self.layouts:
             self.layouts = [layout(output, tensors_in(arguments)) for output in outputs]
+            self.written_bytes = max(
+                (nbytes(output) for output in outputs if _is_new(output, arguments, model)), default=0
+            )
         return [output.resolve_conj().resolve_neg() for output in outputs]
 
     def _begin(self) -> Case:
@@ -347,3 +351,12 @@ def _of_task(part: str, step: Callable[[], Result]) -> Result:
     except (Exception, SystemExit) as error:
         text = " ".join(str(error).split())[:500]
         raise TaskFault(f"{part} fails: {type(error).__name__}: {text}") from error
+
+
+def _is_new(output: torch.Tensor, arguments: list[Any], model: torch.nn.Module) -> bool:
+    """Whether a call has to write an output: it is no view of what was there before, and repeats nothing."""
+    kept = [
+        tensor for module in model.modules() for tensor in vars(module).values() if isinstance(tensor, torch.Tensor)
+    ]
+    lies = layout(output, [*tensors_in(arguments), *model.parameters(), *model.buffers(), *kept])
+    return not lies.shares and 0 not in lies.stride

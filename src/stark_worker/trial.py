@@ -264,7 +264,11 @@ class Trial:
             times = tuple(map(self._overhead.at_most_ms, samples))
         else:
             times = tuple(map(max, device_times(samples, self._overhead), outside))
-        return tuple(map(max, times, launching))
+        times = tuple(map(max, times, launching))
+        if (took_ms := statistics.median(times)) < (floor_ms := cuda.floor_ms(self._reference.written_bytes)):
+            log = f"It took {took_ms:.4f} ms, and to write its outputs alone takes this device {floor_ms:.4f} ms."
+            raise Failure(Outcome.REJECTED, log, "impossible_time")
+        return times
 
     def call_checked(self, cases: Sequence[Case], again: bool = False, share: float = 1.0) -> Sample:
         """Calls in a row, one on each case, with all outputs compared, or of cases without an answer a share.

@@ -228,6 +228,24 @@ def test_random_values_that_leave_the_domain_are_given_up(refer):
 # --- state, precision, kinds of outputs
 
 
+@pytest.mark.parametrize(
+    ("body", "values"),
+    [
+        ("return x * 2", 16 * 32),
+        ("return x * 2, x.sum()", 16 * 32),
+        ("y = x * 2; return y, y.t()", 16 * 32),  # of several the largest alone: they may share memory
+        ("return x.t()", 0),
+        ("return x.sum(0).expand(16, 32)", 0),
+        ("return self.kept[:8]", 0),
+        ("return self.held[:8]", 0),
+        ("return self.layer.weight.data", 0),
+    ],
+)
+def test_what_a_call_has_to_write(refer, body, values):
+    init_body = "self.kept = torch.ones(16); self.register_buffer('held', torch.ones(16)); self.layer = nn.Linear(4, 4)"
+    assert refer(task(body, init_body=init_body)).written_bytes == 4 * values
+
+
 def test_dropout_draws_the_same_mask_on_both_sides(refer):
     reference = refer(task("return self.drop(x)", init_body="self.drop = nn.Dropout(0.5)"))
     other = nn.Dropout(0.5)
