@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import functools
 import hashlib
 import json
 import os
@@ -158,17 +159,25 @@ async def _honest(judge: Judge, request: EvalRequest) -> Results:
     return {"verdict": "flagged" if flagged else "passed", "outcome": "ok", "ms": round(report.timing.median_ms, 4)}
 
 
-def probe(record: Record) -> None:
-    """What confined processes of this user, and of an ordinary one, cannot do."""
-    attempts = {"as root": lambda: probed(_confined)} if IS_ROOT else {}
-    for name, step in (attempts | {"as an ordinary user": lambda: as_ordinary_user(lambda: probed(_confined))}).items():
+def probe(record: Record, gpu: bool) -> None:
+    """What confined processes of this user, and of an ordinary one, cannot do; with the GPU open where there is one."""
+    confined = functools.partial(_confined, gpu)
+    attempts = {"as root": lambda: probed(confined)} if IS_ROOT else {}
+    for name, step in (attempts | {"as an ordinary user": lambda: as_ordinary_user(lambda: probed(confined))}).items():
         achieved, found = step()
         record.data.setdefault("probes", {})[name] = _probes_told(achieved, found)
         record.save()
 
 
-def _confined(folder: Path, memory_bytes: int, processes: int) -> Confinement:
-    return confine(folder, memory_bytes=memory_bytes, processes=processes, gpu=False)
+def _confined(gpu: bool, folder: Path, memory_bytes: int, processes: int) -> Confinement:
+    prepare = _open_gpu if gpu else lambda: None
+    return confine(folder, memory_bytes=memory_bytes, processes=processes, gpu=gpu, prepare=prepare)
+
+
+def _open_gpu() -> None:
+    from stark_worker import cuda  # only here: whoever forks must not have touched the GPU
+
+    cuda.start()
 
 
 def _probes_told(achieved: Confinement, found: list[Probe]) -> Results:
@@ -242,7 +251,7 @@ def main() -> int:
     if {"exploits", "honest"} & {*parts}:
         finished = asyncio.run(run(options.target, parts, options.only or (), record, until))
     if "probes" in parts:
-        probe(record)
+        probe(record, options.target is not Target.CPU)
     if "kernelbench" in parts:
         if not options.kernelbench:
             parser.error("the part kernelbench needs --kernelbench, a checkout")
