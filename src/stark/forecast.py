@@ -10,16 +10,19 @@ from stark.bench import record_of
 from stark.estimate import estimate
 from stark.grid import Cell, Kind
 from stark.interfaces import Usage
+from stark.models import describe
 from stark_worker.protocol import DeviceFacts, Target
 
 SECONDS_PER_CALL = 40.0
-SECONDS_PER_EVALUATION = {Target.CUDA: 20.0, Target.TRITON: 15.0, Target.CPU: 10.0}
+# What a lane is taken for; on a GPU 3 seconds were measured (benchmarks/results/evaluator-nvidia-h200.json).
+SECONDS_PER_EVALUATION = {Target.CUDA: 4.0, Target.TRITON: 4.0, Target.CPU: 6.0}
 
 
 @dataclass(frozen=True)
 class Forecast:
     """Expected totals; money is None where a price is not known. Hours are for one lane."""
 
+    models: tuple[str, ...]
     attempts: int
     calls: int
     usage: Usage
@@ -42,6 +45,7 @@ def forecast(cells: Sequence[Cell], at_once: int) -> Forecast:
     lane_s = evaluations * SECONDS_PER_EVALUATION[cells[0].settings.evaluation.target]
     known = [row.usd for row in rows if row.usd is not None]
     return Forecast(
+        models=tuple(sorted({describe(row.model) for row in rows})),
         attempts=sum(map(_attempts, cells)),
         calls=calls,
         usage=Usage(sum(row.usage.input_tokens for row in rows), sum(row.usage.output_tokens for row in rows)),

@@ -194,7 +194,7 @@ def test_a_dry_run_lists_the_tasks_and_starts_nothing(tasks, tmp_path):
     assert done.returncode == 0, done.stderr
     assert all(f"task{number}" in done.stdout for number in range(8))
     assert "8 tasks, 80 searches" in done.stdout
-    assert "2,400 attempts" in done.stdout
+    assert "2,400 attempts by" in done.stdout
     assert not (tmp_path / "store").exists()
 
 
@@ -203,6 +203,7 @@ def test_an_estimate_needs_no_key(tasks, tmp_path, monkeypatch):
     named = ["--model", "anthropic:claude-sonnet-4-6"]
     done = bench(tasks, tmp_path / "store", "--dry-run", *named)
     assert done.returncode == 0, done.stderr
+    assert "attempts by anthropic:claude-sonnet-4-6" in done.stdout
     assert "$" in done.stdout
     refused = bench(tasks, tmp_path / "store", *named)
     assert (refused.returncode, "ANTHROPIC_API_KEY" in refused.stderr) == (2, True)

@@ -44,13 +44,13 @@ def show_tasks(cells: Sequence[Cell]) -> None:
 
 def show_forecast(forecast: Forecast, at_once: int) -> None:
     """What a benchmark will probably take."""
-    usage = forecast.usage
+    usage, models = forecast.usage, " and ".join(forecast.models) or "nobody"
     money = "at a price that is not known" if forecast.usd is None else f"${forecast.usd:,.2f}"
     console.print(
         Text(
-            f"{forecast.attempts:,} attempts: about {forecast.calls:,} calls, {usage.input_tokens:,} tokens in, "
-            f"{usage.output_tokens:,} out, {money}; about {forecast.hours:.1f} hours on one lane with {at_once} runs "
-            "at once."
+            f"{forecast.attempts:,} attempts by {models}: about {forecast.calls:,} calls, {usage.input_tokens:,} "
+            f"tokens in, {usage.output_tokens:,} out, {money}; about {forecast.hours:.1f} hours on one lane with "
+            f"{at_once} runs at once."
         )
     )
     console.print(
