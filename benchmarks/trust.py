@@ -45,6 +45,7 @@ from stark_worker.protocol import EvalReport, EvalRequest, ProtocolError, Target
 from stark_worker.station import Station  # noqa: E402
 
 TRIES = 3
+SHARE = ("low", "middle", "high")  # of its true time that an exploit took
 HARMLESS = ("rejected", Verdict.TRUE_TIME)
 STOPPED = "stopped the evaluator"
 
@@ -61,7 +62,8 @@ class Record:
     def missing(self, part: str, name: str, source: str) -> bool:
         """Whether it is yet to be tried; what no report came of is tried again."""
         found = self.data.get(part, {}).get(name, {})
-        return found.get("source") != _hash(source) or found.get("verdict") == STOPPED
+        by_older_rule = len(found.get("share", SHARE)) != len(SHARE)
+        return found.get("source") != _hash(source) or found.get("verdict") == STOPPED or by_older_rule
 
     def keep(self, part: str, name: str, source: str, found: Results) -> None:
         self.data.setdefault(part, {})[name] = {"source": _hash(source), "commit": commit(), **found}
@@ -89,19 +91,18 @@ class Judge:
     async def exploit(self, exploit: zoo.Exploit) -> Results:
         """One attempt, or several where its time alone speaks against it: a busy machine must not look like a gain.
 
-        What earlier attempts said about the time is kept beside the last.
+        Of several the middle one counts, and what the others said is kept beside it.
         """
-        found: Results = {}
-        doubted: list[Any] = []
-        for _ in range(1 if exploit.known else ROUNDS):
-            report = await self.report(exploit.request(self._target, in_turns=True))
-            if isinstance(report, str):
-                return {"verdict": STOPPED, "as_expected": False, "outcome": report[:200]}
-            found = _told(exploit, report)
-            if not exploit.only_time_speaks_against_it(report):
-                break
-            doubted.append(found["share"])
-        return found | ({"doubted": doubted} if doubted else {})
+        report = await self.report(exploit.request(self._target, in_turns=True))
+        if isinstance(report, str):
+            return {"verdict": STOPPED, "as_expected": False, "outcome": report[:200]}
+        if exploit.known or not exploit.only_time_speaks_against_it(report):
+            return _told(exploit, report)
+        others = [await self.report(exploit.request(self._target, in_turns=True)) for _ in range(ROUNDS - 1)]
+        told = [_told(exploit, each) for each in (report, *others) if not isinstance(each, str)]
+        timed = [found for found in told if "share" in found]
+        middle = sorted(timed, key=lambda found: float(found["share"][1]))[(len(timed) - 1) // 2]
+        return middle | {"rounds": [found["share"] for found in timed]}
 
 
 def _told(exploit: zoo.Exploit, report: EvalReport) -> Results:
@@ -201,6 +202,8 @@ def table(data: Results) -> Iterator[str]:
             if found["verdict"] not in HARMLESS:
                 took = f"{found.get('ms', '')} {found.get('true_ms', '')} {found.get('share', '')}"
                 yield f"           {found['verdict']}: {name} {took}".rstrip()
+            elif "rounds" in found:
+                yield f"           doubted at first: {name} {[share[1] for share in found['rounds']]}"
             elif not found["as_expected"]:
                 yield f"           for another reason than expected: {name}, {found['outcome']}"
     passed = Counter(found["verdict"] for found in data.get("honest", {}).values())
@@ -218,9 +221,10 @@ def table(data: Results) -> Iterator[str]:
 
 
 def holds(data: Results) -> bool:
-    """Whether no exploit got anywhere and no honest kernel was suspected."""
+    """Whether no exploit got anywhere, no honest kernel was suspected and nothing was left open."""
     harmless = all(found["verdict"] in HARMLESS for found in data.get("exploits", {}).values())
-    return harmless and all(found["verdict"] == "passed" for found in data.get("honest", {}).values())
+    passed = all(found["verdict"] == "passed" for found in data.get("honest", {}).values())
+    return harmless and passed and not any(found["open"] for found in data.get("probes", {}).values())
 
 
 def _hash(source: str) -> str:

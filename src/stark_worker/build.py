@@ -137,6 +137,8 @@ def _build(request: Request, stock: Build, mode: Mode, folder: Path, ready: Path
         try:
             return _light(request, folder, ready)
         except CompileFailed as error:
+            if ready and toolchain.ready_to_blame(str(error)):
+                return _build(request, stock, mode, folder, None)
             if not toolchain.headers_to_blame(compiler_errors(str(error)), request):
                 raise _failure(request, in_candidate_lines(str(error), {})) from None
         except ImportError as error:

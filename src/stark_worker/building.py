@@ -6,6 +6,7 @@ Everything here is the trusted side: it starts the processes, and it alone puts 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import re
 import tempfile
 from collections import Counter
@@ -115,7 +116,7 @@ class Builds:
             except ChannelClosed:
                 return None
             await compiler.end()
-            if named != headers:  # what it was asked for was rewritten meanwhile
-                return None
-            cache.publish(folder / LIBRARY_FOLDER, self._shared, headers, READY_MADE, beside=READY_HEADER)
+            if named == headers:  # and what it was asked for was not rewritten meanwhile
+                with contextlib.suppress(OSError):  # a full disk: it goes without
+                    cache.publish(folder / LIBRARY_FOLDER, self._shared, headers, READY_MADE, beside=READY_HEADER)
             return cache.find(self._shared, headers, READY_HEADER)

@@ -62,12 +62,13 @@ def publish(place: Path, cache: Path, key: str, kind: str = LIBRARY, beside: str
     if made is None or not _is_plain(made):
         return None
     own = place_to_build(cache)
-    for file in filter(_is_plain, (made, place / beside)):
-        shutil.copyfile(file, own / file.name, follow_symlinks=False)
-    own.chmod(0o755)  # a cache may be shared between users
     try:
-        own.rename(cache / key)
-    except OSError:
+        for file in filter(_is_plain, (made, place / beside)):
+            shutil.copyfile(file, own / file.name, follow_symlinks=False)
+        own.chmod(0o755)  # a cache may be shared between users
+        with contextlib.suppress(OSError):  # somebody was faster
+            own.rename(cache / key)
+    finally:
         shutil.rmtree(own, ignore_errors=True)
     prune(cache)
     return find(cache, key, kind)

@@ -125,11 +125,11 @@ class DeviceMemory:
 
     def write(self, place: torch.Tensor, tensor: torch.Tensor) -> None:
         """By a kernel: what only copies can go on beside the kernels of another process."""
-        whole = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}.get(tensor.element_size())
-        if whole is None:
-            place.copy_(tensor)
-        else:
-            torch.bitwise_or(tensor.view(whole), 0, out=place.view(whole))
+        tensor = tensor.resolve_conj().resolve_neg()
+        if tensor.is_complex():
+            tensor, place = torch.view_as_real(tensor), torch.view_as_real(place)
+        whole = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}[tensor.element_size()]
+        torch.bitwise_or(tensor.view(whole), 0, out=place.view(whole))
 
 
 def open_arena(file: int, size: int) -> tuple[Arena, Callable[[int], None]]:

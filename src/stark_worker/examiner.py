@@ -11,12 +11,13 @@ from stark_worker.candidate import forward
 from stark_worker.compare import error_share, mismatch, same_bits
 from stark_worker.labels import precision_of
 from stark_worker.logs import cut
-from stark_worker.memory import Job, Layout, layout, structure, unpack
+from stark_worker.memory import Job, Layout, layout, nbytes, structure, unpack
 from stark_worker.protocol import Outcome, Score
 from stark_worker.reference import OWN, Case, Reference
 from stark_worker.sandbox import Failure
 
 Look = dict[str, Any]
+GLIMPSES, GLIMPSE = 3, 64
 
 
 class Examiner:
@@ -26,6 +27,7 @@ class Examiner:
         self._job, self._reference = job, reference
         self.weights_by_seed = False  # not copied: they may differ from the reference's
         self.precision: str | None = None  # as inferred from the error on the task's own distribution
+        self._glimpses: list[list[torch.Tensor]] = []  # of a few answers, the first values of each output
 
     def look_at(self, look: Look) -> None:
         """Whether the outputs look right. It is a hint only: what was not copied is still NaN in the arena."""
@@ -71,8 +73,18 @@ class Examiner:
             difference = self._difference(sharper, outputs)
         if difference:
             raise self._wrong(difference)
+        if len(self._glimpses) < GLIMPSES:
+            self._glimpses.append([expected.flatten()[:GLIMPSE].cpu() for expected in case.expected])
         if case.name == OWN and self._reference.exact and self.precision is None:
             self.precision = self._precision(case, outputs)
+
+    @property
+    def written_bytes(self) -> int:
+        """What a call has at least to write: of what was not there before and depends on inputs, the largest output."""
+        reference, first = self._reference, self._glimpses[0]
+        depends = [any(not torch.equal(first[n], seen[n]) for seen in self._glimpses) for n in range(len(first))]
+        kinds = zip(reference.outputs, reference.new, depends, strict=True)
+        return max((nbytes(output) for output, new, varies in kinds if new and varies), default=0)
 
     def _difference(self, case: Case, outputs: list[torch.Tensor]) -> str | None:
         for number, (mine, expected) in enumerate(zip(outputs, case.expected, strict=True)):

@@ -162,6 +162,7 @@ def as_alone(rival: Trial, beside: Timing, reference: Reference, confirmed: bool
     On a GPU work can go on while the process that launched it is stopped.
     """
     with no_fault_of_the_candidate():
+        rival.begin_anew()
         alone = rival.timing(measure([rival], reference)[0], confirmed)
     if beside.median_ms <= (1.0 + AGREEMENT) * median_interval(alone.samples_ms)[1]:
         return beside, "took no longer beside the candidate than without it"
@@ -179,20 +180,25 @@ def rival_of(request: EvalRequest) -> EvalRequest:
 def _verdict(request: EvalRequest, trials: list[Trial], reference: Reference) -> EvalReport:
     trial, rivals = trials[0], trials[1:]
     try:
+        with no_fault_of_the_candidate():
+            for rival in rivals:  # before there is anybody to disturb it
+                rival.prepare()
         trial.prepare()
         with no_fault_of_the_candidate():
             for rival in rivals:
-                rival.prepare()
+                rival.begin_anew()
         samples = measure(trials, reference)
-        confirmed = all(map(Trial.confirms, trials, samples))  # or one clock would be compared with another
-        timing = trial.timing(samples[0], confirmed)
+        confirmed = list(map(Trial.confirms, trials, samples))
+        if len({each.burst for each in trials}) == 1:  # or one clock would be compared with another
+            confirmed = [all(confirmed)] * len(trials)
+        timing = trial.timing(samples[0], confirmed[0])
         with no_fault_of_the_candidate():
-            rival_timing = rivals[0].timing(samples[1], confirmed) if rivals else None
+            rival_timing = rivals[0].timing(samples[1], confirmed[1]) if rivals else None
         leading = timing.median_ms < request.profile_below_ms
         told = trial.profile() if leading or request.labelled else None
         if rival_timing and not trial.on_host:
             trial.end()
-            rival_timing, trial.checks["rival"] = as_alone(rivals[0], rival_timing, reference, confirmed)
+            rival_timing, trial.checks["rival"] = as_alone(rivals[0], rival_timing, reference, confirmed[1])
         return EvalReport(
             Outcome.OK,
             timing,

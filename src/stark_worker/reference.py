@@ -95,7 +95,7 @@ class Reference:
         self.arguments = ""
         self.structure = ""
         self.layouts: list[Layout] = []  # how what forward() returns lies in memory
-        self.written_bytes = 0  # that a call has at least to write
+        self.new: list[bool] = []  # whether it has to be written in a call, or was there before
         self.first = self._begin()
         if self.nontrivial and not all(map(all_finite, self.first.expected)):
             self.nontrivial = False  # random values may have led where the task is undefined
@@ -248,9 +248,7 @@ class Reference:
         self.structure = self.structure or packed
         if not self.layouts:
             self.layouts = [layout(output, tensors_in(arguments)) for output in outputs]
-            self.written_bytes = max(
-                (nbytes(output) for output in outputs if _is_new(output, arguments, model)), default=0
-            )
+            self.new = [_is_new(output, arguments, model) for output in outputs]
         return [output.resolve_conj().resolve_neg() for output in outputs]
 
     def _begin(self) -> Case:

@@ -31,7 +31,7 @@ MOST_HANDSHAKE = 0.5  # of a single call on the host, the share that may be take
 AGREEMENT, LEAST_JITTER_MS = 0.1, 0.05
 HIDDEN_MS = 0.1  # of launching a call: as much as KernelBench hides by emptying the device's cache meanwhile
 LOADED_MS = 0.3  # the most by which a handshake may take longer once a candidate is loaded
-WRITING_SLACK, WRITING_MS = 1.05, 0.05  # how much longer than alone writing may take before the rest counts
+WRITING_SHARE, WRITING_MS = 0.05, 0.05  # how much longer than alone writing may take before the rest counts
 COPY_SLACK = 1.1  # how much longer than the referee's own a copy may take before the rest counts as computing
 
 
@@ -111,12 +111,15 @@ class Overhead:
 
     def confirms(self, samples: Sequence[Sample]) -> bool:
         """Whether samples take long enough for the referee's clock to confirm or contradict the device's."""
-        per_call_ms = statistics.median(map(self.per_call_ms, samples))
-        return per_call_ms >= SHORT_MS or per_call_ms * _length(samples) >= CONFIRMABLE * self.doubt_ms
+        per_call_ms, length = statistics.median(map(self.per_call_ms, samples)), _length(samples)
+        if per_call_ms >= max(SHORT_MS, CONFIRMABLE * self.unseen_ms(1)):
+            return True
+        return per_call_ms * length >= CONFIRMABLE * (self.doubt_ms + self.unseen_ms(length))
 
     def at_most_ms(self, sample: Sample) -> float:
         """What a call can have taken, whatever the handshake was: nothing of it is to a candidate's advantage."""
-        return self.per_call_ms(sample) + self.doubt_ms / sample.length
+        doubt_ms = self.doubt_ms if sample.length > 1 else 0.0  # a single one's handshake is taken off as it is
+        return self.per_call_ms(sample) + (doubt_ms + self.unseen_ms(sample.length)) / sample.length
 
     def burst_length(self, samples: Sequence[Sample], most: int) -> int:
         """How many calls in a row make a sample, of as many as there is room for."""
@@ -135,8 +138,14 @@ class Overhead:
 
     def held_ms(self, sample: Sample) -> float:
         """How long writing the inputs was held up: so long something of the candidate ran on the device."""
-        alone_ms = self.write_ms + self.write_more_ms * (sample.length - 1)
-        return max(sample.writing_ms - WRITING_SLACK * alone_ms - WRITING_MS, 0.0)
+        return max(sample.writing_ms - self._writing_ms(sample.length) - self.unseen_ms(sample.length), 0.0)
+
+    def unseen_ms(self, length: float) -> float:
+        """By how much writing the inputs of so many calls may vary, so that what holds it up no longer is not seen."""
+        return WRITING_SHARE * self._writing_ms(length) + WRITING_MS if self.write_ms else 0.0
+
+    def _writing_ms(self, length: float) -> float:
+        return self.write_ms + self.write_more_ms * (length - 1)
 
     def aside_ms(self, sample: Sample) -> float:
         """What was done before the clock started and after it stopped."""

@@ -14,6 +14,7 @@ import shutil
 import signal
 import subprocess
 import sysconfig
+import tempfile
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -97,10 +98,19 @@ def headers_to_blame(said: str, request: Request) -> bool:
 
 def ready_options(request: Request) -> list[str] | None:
     """How the implicit headers of a request are compiled; None where they cannot be made ready for others as well."""
-    plain = not request.include_paths and all(map(_HARMLESS.fullmatch, _words(request.cflags)))
-    if not (plain and request.implicit_headers and CPP_FILE in request.files and fits(request)):
+    try:
+        plain = not request.include_paths and all(map(_HARMLESS.fullmatch, _words(request.cflags)))
+    except (ValueError, TypeError, AttributeError):  # what is no flag is told when it is compiled
+        return None
+    lasting = not HEADERS.is_relative_to(tempfile.gettempdir())  # or nobody will begin with the same ones again
+    if not (plain and lasting and request.implicit_headers and CPP_FILE in request.files and fits(request)):
         return None
     return _options(request, CPP_FILE)
+
+
+def ready_to_blame(said: str) -> bool:
+    """Whether a compiler could not make sense of what was made ready for it."""
+    return any(word in said for word in (READY_HEADER, "internal compiler error", "precompiled", "PCH"))
 
 
 def make_ready(request: Request, folder: Path) -> None:

@@ -105,9 +105,19 @@ class Trial:
         self.check()
         wanted = self._overhead.burst_length(self._warm_up(), len(self._inputs))
         self.burst = self._longest_burst(wanted)
-        if self.burst > 1 and not self.on_host:
-            self._overhead = self._overhead.with_candidate(self._empty([]))
+        self._calibrated = self._overhead
+        self.look_around()
         self.compared = 0
+
+    def look_around(self) -> None:
+        """Learn anew what a burst costs by itself, which depends on who else is on the device."""
+        if self.burst > 1 and not self.on_host:
+            self._overhead = self._calibrated.with_candidate(self._empty([]))
+
+    def begin_anew(self) -> None:
+        """The same when others have come or gone, with all the time there was."""
+        self._left_s = self._request.limits.run_s
+        self.look_around()
 
     def labels(self, told: Told | None) -> Labels:
         """What kind of kernel it is, with what its own process told when it was profiled."""
@@ -263,9 +273,10 @@ class Trial:
         elif self.burst > 1:
             times = tuple(map(self._overhead.at_most_ms, samples))
         else:
-            times = tuple(map(max, device_times(samples, self._overhead), outside))
+            at_most = map(self._overhead.at_most_ms, samples)
+            times = tuple(map(max, device_times(samples, self._overhead), at_most))
         times = tuple(map(max, times, launching))
-        if (took_ms := statistics.median(times)) < (floor_ms := cuda.floor_ms(self._reference.written_bytes)):
+        if (took_ms := statistics.median(times)) < (floor_ms := cuda.floor_ms(self._examiner.written_bytes)):
             log = f"It took {took_ms:.4f} ms, and to write its outputs alone takes this device {floor_ms:.4f} ms."
             raise Failure(Outcome.REJECTED, log, "impossible_time")
         return times
@@ -310,8 +321,8 @@ class Trial:
 
     def _write(self, place: int, case: Case) -> None:
         inputs = self._inputs[place]
-        if [tensor.shape for tensor in case.inputs] != [view.shape for view in inputs]:
-            raise TaskFault("get_inputs() returns other shapes from call to call; they have to stay the same.")
+        if [(t.shape, t.dtype) for t in case.inputs] != [(view.shape, view.dtype) for view in inputs]:
+            raise TaskFault("get_inputs() returns other shapes or types from call to call; they have to stay the same.")
         for view, tensor in zip(inputs, case.inputs, strict=True):
             self._memory.write(view, tensor)
         for view in self._outputs[place]:

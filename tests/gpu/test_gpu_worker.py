@@ -471,3 +471,10 @@ def test_the_command_answers_with_a_report():
     done = work(["judge"], to_json(EvalRequest(SMALL, KERNEL[Target.TRITON], target=Target.TRITON, limits=LIMITS)))
     assert done.returncode == 0, done.stderr
     assert from_json(EvalReport, done.stdout).outcome is Outcome.OK
+
+
+def test_the_device_tells_how_fast_its_memory_is_at_most():
+    """In a process of its own: this one has not opened the GPU."""
+    code = "from stark_worker import cuda; print(cuda.floor_ms(2**33))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
+    assert float(done.stdout) > 0.1, done.stderr  # 8 GB at no more than 80 TB/s

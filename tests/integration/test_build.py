@@ -285,6 +285,26 @@ def test_headers_that_were_made_ready_are_not_read_again(tmp_path):
         toolchain.build(PLAIN, tmp_path, ready)
 
 
+def test_headers_that_were_made_ready_and_are_broken_are_done_without(tmp_path, cache):
+    made: list[build.Extension] = []
+    build.install(made.append)
+    cpp_extension.load_inline("f", TEXT, functions=["f"])
+    (folder := tmp_path / "shared" / made[0].headers_key).mkdir(parents=True)
+    made[0].make_headers(folder)
+    ready = folder / READY_MADE
+    half = ready.stat().st_size // 2
+    ready.write_bytes(ready.read_bytes()[:half] + bytes(half))
+    build.install(build.from_cache_or_new(tmp_path / "shared", tmp_path / "cache"))
+    module = cpp_extension.load_inline("f", TEXT, functions=["f"])
+    assert torch.equal(module.f(torch.ones(2)), torch.ones(2))
+    assert not with_full_headers(next((tmp_path / "cache").iterdir()))
+
+
+@pytest.mark.parametrize("flag", ["-DX='a", 3])
+def test_what_is_no_flag_is_told_when_it_is_compiled(flag):
+    assert toolchain.ready_options(replace(PLAIN, cflags=(flag,))) is None
+
+
 @pytest.mark.parametrize(
     ("change", "shared"),
     [

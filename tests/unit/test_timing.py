@@ -13,7 +13,7 @@ from stark_worker.timing import (
     HIDDEN_MS,
     LOADED_MS,
     WRITING_MS,
-    WRITING_SLACK,
+    WRITING_SHARE,
     Overhead,
     Sample,
     device_times,
@@ -137,8 +137,18 @@ def test_what_holds_up_the_writing_of_inputs_counts_as_computing():
     singles = [Sample(0.1, 0.0, 0.0, writing_ms=0.2)] * 4
     overhead = Overhead.of(singles, []).writing_all([1.2] * 3, places=11)
     usual = Sample(0.1 + 10 * 0.5, 0.0, 0.5, length=10, writing_ms=1.1)
-    held_up = replace(usual, writing_ms=1.1 * WRITING_SLACK + WRITING_MS + 2.0)
+    held_up = replace(usual, writing_ms=1.1 * (1.0 + WRITING_SHARE) + WRITING_MS + 2.0)
     assert overhead.held_ms(usual) == 0.0
     assert overhead.held_ms(held_up) == pytest.approx(2.0)
     assert overhead.per_call_ms(held_up) == pytest.approx(overhead.per_call_ms(usual) + 0.2)
     assert device_times([held_up] * 9, overhead) == pytest.approx((0.7,) * 9)
+
+
+def test_what_may_have_been_done_while_inputs_were_written_is_doubted():
+    """Large inputs of which little is read: all of a short call could hide in how much their writing varies."""
+    overhead = Overhead(single_ms=0.1, jitter_ms=0.05, burst_ms=0.1, copy_ms=0.05, write_ms=4.0)
+    short, long = (Sample(0.1 + ms, 0.05, device_ms=ms, writing_ms=4.1) for ms in (0.3, 3.0))
+    assert overhead.held_ms(short) == 0.0
+    assert not overhead.confirms([short] * 9)
+    assert overhead.at_most_ms(short) == pytest.approx(0.3 + overhead.unseen_ms(1))
+    assert overhead.confirms([long] * 9)
