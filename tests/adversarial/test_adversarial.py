@@ -63,7 +63,7 @@ def test_the_benchmark_tells_what_came_of_each(judge, tmp_path):
     assert "tried    4   rejected 2   accepted at its true time 2   fooled 0" in ended.stdout
     assert "tried    2   rejected 0   flagged 0" in ended.stdout
     assert sorted(found["exploits"]) == sorted(QUICK)
-    assert len(found["exploits"]["public_seed"]["share"]) == 2
+    assert len(found["exploits"]["public_seed"]["share"]) == 3
 
 
 @pytest.mark.parametrize("name", sorted(HONEST)[::12])
