@@ -16,6 +16,7 @@ import asyncio
 import functools
 import hashlib
 import json
+import math
 import os
 import platform
 import sys
@@ -100,9 +101,9 @@ class Judge:
             return _told(exploit, report)
         others = [await self.report(exploit.request(self._target, in_turns=True)) for _ in range(ROUNDS - 1)]
         told = [_told(exploit, each) for each in (report, *others) if not isinstance(each, str)]
-        timed = [found for found in told if "share" in found]
-        middle = sorted(timed, key=lambda found: float(found["share"][1]))[(len(timed) - 1) // 2]
-        return middle | {"rounds": [found["share"] for found in timed]}
+        shares = [found["share"][1] if "share" in found else math.inf for found in told]  # none where it was refused
+        middle = told[shares.index(sorted(shares)[(len(shares) - 1) // 2])]
+        return middle | {"rounds": [found.get("share") for found in told]}
 
 
 def _told(exploit: zoo.Exploit, report: EvalReport) -> Results:
@@ -203,7 +204,8 @@ def table(data: Results) -> Iterator[str]:
                 took = f"{found.get('ms', '')} {found.get('true_ms', '')} {found.get('share', '')}"
                 yield f"           {found['verdict']}: {name} {took}".rstrip()
             elif "rounds" in found:
-                yield f"           doubted at first: {name} {[share[1] for share in found['rounds']]}"
+                shares = [share[1] if share else "refused" for share in found["rounds"]]
+                yield f"           doubted at first: {name} {shares}"
             elif not found["as_expected"]:
                 yield f"           for another reason than expected: {name}, {found['outcome']}"
     passed = Counter(found["verdict"] for found in data.get("honest", {}).values())
