@@ -29,7 +29,7 @@ from stark_worker.reference import Reference
 from stark_worker.sampling import measure, no_fault_of_the_candidate
 from stark_worker.sandbox import Candidate, Failure
 from stark_worker.shapes import try_other_shapes
-from stark_worker.timing import AGREEMENT
+from stark_worker.timing import AGREEMENT, Sample
 from stark_worker.trial import Trial
 from stark_worker.wards import threads
 
@@ -177,20 +177,29 @@ def rival_of(request: EvalRequest) -> EvalRequest:
     return replace(request, candidate_source=request.rival_source, entry=request.rival_entry)
 
 
+def _prepare(trial: Trial, rivals: list[Trial]) -> None:
+    """Who is compared with is prepared before there is anybody to disturb it, and looks around once there is."""
+    with no_fault_of_the_candidate():
+        for rival in rivals:
+            rival.prepare()
+    trial.prepare()
+    with no_fault_of_the_candidate():
+        for rival in rivals:
+            rival.begin_anew()
+
+
+def _confirmed(trials: list[Trial], samples: list[list[Sample]]) -> list[bool]:
+    """Of whom a device's clock counts: of all or none in bursts of one length, or two clocks would be compared."""
+    each = list(map(Trial.confirms, trials, samples))
+    return [all(each)] * len(each) if len({trial.burst for trial in trials}) == 1 else each
+
+
 def _verdict(request: EvalRequest, trials: list[Trial], reference: Reference) -> EvalReport:
     trial, rivals = trials[0], trials[1:]
     try:
-        with no_fault_of_the_candidate():
-            for rival in rivals:  # before there is anybody to disturb it
-                rival.prepare()
-        trial.prepare()
-        with no_fault_of_the_candidate():
-            for rival in rivals:
-                rival.begin_anew()
+        _prepare(trial, rivals)
         samples = measure(trials, reference)
-        confirmed = list(map(Trial.confirms, trials, samples))
-        if len({each.burst for each in trials}) == 1:  # or one clock would be compared with another
-            confirmed = [all(confirmed)] * len(trials)
+        confirmed = _confirmed(trials, samples)
         timing = trial.timing(samples[0], confirmed[0])
         with no_fault_of_the_candidate():
             rival_timing = rivals[0].timing(samples[1], confirmed[1]) if rivals else None
@@ -211,7 +220,7 @@ def _verdict(request: EvalRequest, trials: list[Trial], reference: Reference) ->
     except Failure as failure:
         return EvalReport(failure.outcome, None, failure.log, failure.rule, trial.checks, built=trial.loaded)
     except torch.cuda.OutOfMemoryError as error:
-        if request.entry == "Model":
+        if request.entry == "Model" or not trial.loaded:
             raise TaskFault(f"It cannot be checked and timed here: {TOO_LARGE}") from error
         # There was enough for the reference, before the candidate was loaded.
         log = "The candidate leaves too little of the device's memory for the check."
