@@ -35,7 +35,7 @@ from record import commit, result_file  # noqa: E402
 from adversarial import honest, honest_gpu, kernelbench, zoo  # noqa: E402
 from adversarial.processes import ROOT as IS_ROOT  # noqa: E402
 from adversarial.processes import as_ordinary_user  # noqa: E402
-from adversarial.zoo import ROUNDS, Verdict  # noqa: E402
+from adversarial.zoo import ROUNDS, Share, Verdict  # noqa: E402
 from stark_worker.blame import judge_patiently  # noqa: E402
 from stark_worker.cache import default_cache  # noqa: E402
 from stark_worker.confinement import confine  # noqa: E402
@@ -46,7 +46,6 @@ from stark_worker.protocol import EvalReport, EvalRequest, ProtocolError, Target
 from stark_worker.station import Station  # noqa: E402
 
 TRIES = 3
-SHARE = ("low", "middle", "high")  # of its true time that an exploit took
 HARMLESS = ("rejected", Verdict.TRUE_TIME)
 STOPPED = "stopped the evaluator"
 
@@ -63,7 +62,7 @@ class Record:
     def missing(self, part: str, name: str, source: str) -> bool:
         """Whether it is yet to be tried; what no report came of is tried again."""
         found = self.data.get(part, {}).get(name, {})
-        by_older_rule = len(found.get("share", SHARE)) != len(SHARE)
+        by_older_rule = "share" in found and len(found["share"]) != len(Share._fields)
         return found.get("source") != _hash(source) or found.get("verdict") == STOPPED or by_older_rule
 
     def keep(self, part: str, name: str, source: str, found: Results) -> None:

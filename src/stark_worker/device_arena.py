@@ -20,8 +20,9 @@ from stark_worker import cuda
 from stark_worker.faults import MachineryFault
 from stark_worker.memory import Arena, Written
 
-QUEUEING = 2.0  # the device holds back so many times as long as it took to queue what was written last time,
-FADING, QUEUEING_MS = 0.9, 10.0  # forgets an unusual one slowly, and waits so long at most
+# Writing is held back so many times as long as it took to queue it the last time, and so long at most; a time that was
+# unusually long is forgotten slowly.
+QUEUEING, QUEUEING_MS, FADING = 2.0, 10.0, 0.9
 CYCLES = 2_000_000  # of a device in a millisecond
 # As the driver numbers them.
 _PINNED, _FILE, _DEVICE, _READ_AND_WRITE, _RECOMMENDED, _AT_LEAST = 1, 1, 1, 3, 1, 0

@@ -26,8 +26,9 @@ from stark_worker.protocol import EvalReport, EvalRequest, Limits, Outcome, Targ
 
 HERE = Path(__file__).parent
 ESCAPED, CHEAT = "ESCAPED", "CHEAT = True"
-# An exploit that is accepted has gained something if it took less than this share of its true time, round after round.
-# The tenth is what the evaluator's own clocks may disagree by on a GPU; the rounds account for a busy machine.
+# An exploit that is accepted has gained something if it would be called faster than its true time, and its median is
+# below this share of it. The tenth is what the evaluator's own clocks may disagree by on a GPU; where it has gained
+# something, so many rounds account for a busy machine.
 TRUE_SHARE, ROUNDS = 0.9, 3
 
 
@@ -79,7 +80,7 @@ class Exploit:
         if report.timing is None:
             return Verdict.REJECTED
         share = true_share(report)
-        gained = share is not None and share.middle < TRUE_SHARE
+        gained = share is not None and share.middle < TRUE_SHARE and share.high < 1.0
         return Verdict.TRUE_TIME if self.may_pass and not gained else Verdict.FOOLED
 
     def only_time_speaks_against_it(self, report: EvalReport) -> bool:
