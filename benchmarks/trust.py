@@ -48,6 +48,7 @@ from stark_worker.station import Station  # noqa: E402
 TRIES = 3
 HARMLESS = ("rejected", Verdict.TRUE_TIME)
 STOPPED = "stopped the evaluator"
+KNOWN_WITH_GPU = {"take more shared memory than allowed"}  # see "What remains possible" in docs/trust.md
 
 Results = dict[str, Any]
 
@@ -166,7 +167,7 @@ def probe(record: Record, gpu: bool) -> None:
     attempts = {"as root": lambda: probed(confined)} if IS_ROOT else {}
     for name, step in (attempts | {"as an ordinary user": lambda: as_ordinary_user(lambda: probed(confined))}).items():
         achieved, found = step()
-        record.data.setdefault("probes", {})[name] = _probes_told(achieved, found)
+        record.data.setdefault("probes", {})[name] = _probes_told(achieved, found, KNOWN_WITH_GPU if gpu else set())
         record.save()
 
 
@@ -181,14 +182,16 @@ def _open_gpu() -> None:
     cuda.start()
 
 
-def _probes_told(achieved: Confinement, found: list[Probe]) -> Results:
+def _probes_told(achieved: Confinement, found: list[Probe], known: set[str]) -> Results:
+    succeeded = {each.name for each in found if not each.blocked}
     return {
         "level": achieved.level.value,
         "controls": list(achieved.controls),
         "missing": list(achieved.missing),
         "attempted": len(found),
         "blocked": sum(each.blocked for each in found),
-        "open": [each.name for each in found if not each.blocked],
+        "open": sorted(succeeded - known),
+        "known": sorted(succeeded & known),
     }
 
 
@@ -215,6 +218,8 @@ def table(data: Results) -> Iterator[str]:
         )
     for name, found in data.get("probes", {}).items():
         yield f"probes     {name}: {found['level']}, attempted {found['attempted']}, blocked {found['blocked']}"
+        yield from (f"           succeeded: {each}" for each in found["open"])
+        yield from (f"           known to succeed: {each}" for each in found.get("known", []))
     if theirs := data.get("kernelbench", {}):
         fools = [name for name, found in theirs.items() if found["fooled"]]
         yield f"KernelBench   fooled {len(fools)} of {len(theirs)}"

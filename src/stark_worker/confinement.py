@@ -175,12 +175,12 @@ def _limits_of_memory(memory_bytes: int, gpu: bool) -> dict[int, int]:
     for a GPU. What it reserves cannot be written to, and what it maps is shared with the device: neither is data.
     """
     if gpu:
-        return {resource.RLIMIT_DATA: _status_bytes("VmData") + memory_bytes}
+        return {resource.RLIMIT_DATA: status_bytes("VmData") + memory_bytes}
     # Libraries map far more than they use, so this one is generous.
-    return {resource.RLIMIT_DATA: memory_bytes, resource.RLIMIT_AS: _status_bytes("VmSize") + 2 * memory_bytes}
+    return {resource.RLIMIT_DATA: memory_bytes, resource.RLIMIT_AS: status_bytes("VmSize") + 2 * memory_bytes}
 
 
-def _status_bytes(name: str) -> int:
+def status_bytes(name: str) -> int:
     """What the system counts of this process's memory by that name."""
     facts = dict(line.split(":", 1) for line in Path("/proc/self/status").read_text().splitlines())
     return int(facts[name].split()[0]) * 1024

@@ -15,11 +15,11 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from stark_worker import syscalls
-from stark_worker.confinement import FILE_BYTES
+from stark_worker.confinement import FILE_BYTES, status_bytes
 from stark_worker.levels import Confinement, Level
 
 _SEIZE, _NEW_USER, _NEW_PIDS = 0x4206, 0x10000000, 0x20000000
@@ -48,7 +48,11 @@ class Surroundings:
 
 
 def attempt_all(around: Surroundings) -> list[Probe]:
-    """Every attempt, each in a process of its own, in this process's confinement."""
+    """Every attempt, each in a process of its own, in this process's confinement.
+
+    Limits of memory count on top of what this process holds, of which CUDA keeps a part from its children.
+    """
+    around = replace(around, memory_bytes=around.memory_bytes + status_bytes("VmData"))
     return [_attempt(name, functools.partial(step, around)) for name, step in ATTEMPTS.items()]
 
 

@@ -186,6 +186,7 @@ def _prepare(trial: Trial, rivals: list[Trial]) -> None:
     with no_fault_of_the_candidate():
         for rival in rivals:
             rival.begin_anew()
+            trial.agree_with(rival)
 
 
 def _confirmed(trials: list[Trial], samples: list[list[Sample]]) -> list[bool]:

@@ -58,7 +58,8 @@ class Sample:
 class Overhead:
     """What a request costs by itself: the handshake around one call, by how much that varies, the handshake around
     several calls in a row, handing over one call's outputs, the handshake around one call where nothing waits for
-    inputs, launching nothing at all, or a call of nothing, and writing the inputs of one call, and of a further one.
+    inputs, launching nothing at all, or a call of nothing, writing the inputs of one call, and of a further one, and how
+    much longer the handshake around several calls takes once a candidate is loaded.
     """
 
     single_ms: float
@@ -70,6 +71,7 @@ class Overhead:
     call_ms: float = 0.0
     write_ms: float = 0.0
     write_more_ms: float = 0.0
+    loaded_ms: float = 0.0
 
     @classmethod
     def of(cls, singles: Sequence[Sample], bursts: Sequence[Sample], opened: Sequence[Sample] = ()) -> Overhead:
@@ -102,7 +104,11 @@ class Overhead:
         By how much is for the candidate's process to say, so what it may gain is bounded.
         """
         longer_ms = statistics.median(sample.forward_ms for sample in bursts) - self.burst_ms
-        return replace(self, burst_ms=self.burst_ms + min(max(longer_ms, 0.0), LOADED_MS))
+        return replace(self, loaded_ms=min(max(longer_ms, 0.0), LOADED_MS))
+
+    def no_longer_than(self, other: Overhead) -> Overhead:
+        """The same where another one is known, by which what is loaded makes no more of a difference."""
+        return replace(self, loaded_ms=min(self.loaded_ms, other.loaded_ms))
 
     @property
     def doubt_ms(self) -> float:
@@ -160,7 +166,7 @@ class Overhead:
 
     def per_call_ms(self, sample: Sample) -> float:
         """The referee's clock without the handshake. Never zero: a clock has a resolution."""
-        handshake_ms = self.single_ms if sample.length == 1 else self.burst_ms
+        handshake_ms = self.single_ms if sample.length == 1 else self.burst_ms + self.loaded_ms
         if sample.device_ms is None and sample.length == 1:
             handshake_ms = min(handshake_ms, MOST_HANDSHAKE * sample.forward_ms)
         return (max(sample.forward_ms - handshake_ms, LEAST_MS) + self.aside_ms(sample)) / sample.length

@@ -105,14 +105,18 @@ class Trial:
         self.check()
         wanted = self._overhead.burst_length(self._warm_up(), len(self._inputs))
         self.burst = self._longest_burst(wanted)
-        self._calibrated = self._overhead
         self.look_around()
         self.compared = 0
 
     def look_around(self) -> None:
         """Learn anew what a burst costs by itself, which depends on who else is on the device."""
         if self.burst > 1 and not self.on_host:
-            self._overhead = self._calibrated.with_candidate(self._empty([]))
+            self._overhead = self._overhead.with_candidate(self._empty([]))
+
+    def agree_with(self, rival: Trial) -> None:
+        """Have no more taken off a burst than a rival has: what a burst costs by itself, its own process tells."""
+        if rival.burst > 1:
+            self._overhead = self._overhead.no_longer_than(rival._overhead)
 
     def begin_anew(self) -> None:
         """The same when others have come or gone, with all the time there was."""
@@ -374,6 +378,6 @@ class Trial:
             device_ms=None if self.on_host else told_by_device(device_ms, len(calls)),
             length=len(calls),
             launch_ms=launch_ms,
-            writing_ms=0.0 if self._is_rival else writing_ms,  # a rival gains nothing by what holds it up
+            writing_ms=0.0 if self._is_rival and self.loaded else writing_ms,  # a rival gains nothing by being held up
         )
         return sample, looks

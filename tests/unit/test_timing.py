@@ -77,9 +77,18 @@ def test_how_many_calls_make_a_sample():
 
 
 def test_what_a_loaded_candidate_adds_to_the_handshake_counts_within_bounds():
-    assert OVERHEAD.with_candidate([Sample(0.18, 0.0, length=0)] * 5).burst_ms == pytest.approx(0.18)
-    assert OVERHEAD.with_candidate([Sample(9.0, 0.0, length=0)] * 5).burst_ms == pytest.approx(0.38)
-    assert OVERHEAD.with_candidate([Sample(0.01, 0.0, length=0)] * 5).burst_ms == pytest.approx(0.08)
+    for took_ms, taken_off_ms in ((0.18, 0.18), (9.0, 0.38), (0.01, 0.08)):
+        overhead = OVERHEAD.with_candidate([Sample(took_ms, 0.0, length=0)] * 5)
+        assert overhead.per_call_ms(Sample(2.38, 0.0, 0.2, length=10)) == pytest.approx((2.38 - taken_off_ms) / 10)
+
+
+def test_a_candidate_has_no_more_taken_off_than_what_it_is_compared_with():
+    rival, slow, quick = (
+        OVERHEAD.with_candidate([Sample(took_ms, 0.0, length=0)] * 5) for took_ms in (0.18, 0.38, 0.1)
+    )
+    burst = Sample(2.38, 0.0, 0.2, length=10)
+    assert slow.no_longer_than(rival).per_call_ms(burst) == rival.per_call_ms(burst)
+    assert quick.no_longer_than(rival).per_call_ms(burst) == quick.per_call_ms(burst)
 
 
 def test_launching_nothing_and_what_can_be_hidden_is_taken_off_what_calls_took_to_launch():
