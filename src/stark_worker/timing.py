@@ -58,8 +58,8 @@ class Sample:
 class Overhead:
     """What a request costs by itself: the handshake around one call, by how much that varies, the handshake around
     several calls in a row, handing over one call's outputs, the handshake around one call where nothing waits for
-    inputs, launching nothing at all, or a call of nothing, writing the inputs of one call, and of a further one, and how
-    much longer the handshake around several calls takes once a candidate is loaded.
+    inputs, launching nothing at all, or a call of nothing, writing the inputs of one call, and of a further one, and by
+    how much the handshake around several calls is longer once a candidate is loaded.
     """
 
     single_ms: float

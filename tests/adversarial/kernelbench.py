@@ -1,30 +1,35 @@
 """The same exploits before KernelBench's own evaluator, from a checkout that the user gives. Needs a GPU.
 
 Each is judged in a process of its own, forked from one that has imported KernelBench and not touched the GPU: what it
-does to its process, the evaluator included, is what is tried.
+does to its process, the evaluator included, is what is tried. Extensions are compiled beforehand, some at a time: their
+verdict does not depend on it, and it would take most of the time.
 """
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import subprocess
 import sys
+import tempfile
 import time
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
 from adversarial import zoo
 from stark_worker.protocol import Target
 
-SECONDS = 120
+SECONDS = 40  # to judge a candidate, whose extension is compiled already
 # There is one figure for each, taken one after the other: only a large difference is a gain.
 GAINED = 0.5
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 
-# A line with task and candidate comes in, one with the verdict goes out; a candidate's own output goes elsewhere.
+# A line with task, candidate and a folder for what it compiles comes in, one with the verdict goes out; a candidate's
+# own output goes elsewhere.
 PROGRAM = """
-import json, os, select, signal, sys, tempfile
+import json, os, select, signal, sys
 from pathlib import Path
 
 sys.path.insert(0, sys.argv[1])
@@ -32,9 +37,9 @@ import theirs
 
 evaluation = theirs.load(Path(sys.argv[2])).eval
 
-def judge(task, candidate, answer):
+def judge(task, candidate, builds, answer):
     os.dup2(2, 1)
-    os.environ["TORCH_EXTENSIONS_DIR"] = os.environ["TRITON_CACHE_DIR"] = tempfile.mkdtemp()
+    os.environ["TORCH_EXTENSIONS_DIR"] = os.environ["TRITON_CACHE_DIR"] = builds
     import torch
     found = evaluation.eval_kernel_against_ref(
         original_model_src=task, custom_model_src=candidate, measure_performance=True, num_correct_trials=5,
@@ -76,11 +81,11 @@ class KernelBench:
         )
         self._references: dict[str, dict[str, Any]] = {}
 
-    def judged(self, task: str, source: str) -> dict[str, Any]:
+    def judged(self, task: str, source: str, builds: Path) -> dict[str, Any]:
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         try:
-            self._process.stdin.write(json.dumps([task, source]) + "\n")
+            self._process.stdin.write(json.dumps([task, source, str(builds)]) + "\n")
             self._process.stdin.flush()
         except BrokenPipeError:
             raise SystemExit("KernelBench's evaluator could not be started; see above") from None
@@ -88,12 +93,12 @@ class KernelBench:
             raise SystemExit("KernelBench's evaluator ended without an answer; see above")
         return dict(json.loads(line))
 
-    def reference(self, exploit: zoo.Exploit) -> dict[str, Any]:
+    def reference(self, exploit: zoo.Exploit, builds: Path) -> dict[str, Any]:
         """The exploit without cheating, or the task's own model: if that is not correct there, nothing can be said."""
         task = zoo.task_source(exploit.task)
         source = exploit.honest_source or task.replace("Model", "ModelNew")
         if source not in self._references:
-            self._references[source] = self.judged(task, source)
+            self._references[source] = self.judged(task, source, builds)
         return self._references[source]
 
     def close(self) -> None:
@@ -103,20 +108,50 @@ class KernelBench:
 
 def run(checkout: Path, target: Target, record: Any, until: float) -> bool:
     """Whether every exploit was tried before the time was over; ``record`` keeps what is found."""
-    theirs = KernelBench(checkout)
-    try:
-        for exploit in zoo.exploits(target):
-            if not record.missing("kernelbench", exploit.name, exploit.source) or "contained" in exploit.expect:
-                continue
+    waiting = [
+        exploit
+        for exploit in zoo.exploits(target)
+        if record.missing("kernelbench", exploit.name, exploit.source) and "contained" not in exploit.expect
+    ]
+    waiting.sort(key=_compiles)
+    with contextlib.closing(KernelBench(checkout)) as theirs, _compiling(filter(_compiles, waiting)) as folders:
+        for exploit in waiting:
             if time.monotonic() > until:
                 return False
-            reference = theirs.reference(exploit)
-            found = theirs.judged(zoo.task_source(exploit.task), exploit.source)
+            builds = folders(exploit)
+            reference = theirs.reference(exploit, builds)
+            found = theirs.judged(zoo.task_source(exploit.task), exploit.source, builds)
             found |= {"fooled": _fooled(exploit, found, reference), "reference": reference}
             record.keep("kernelbench", exploit.name, exploit.source, found)
-    finally:
-        theirs.close()
     return True
+
+
+def _compiles(exploit: zoo.Exploit) -> bool:
+    return "load_inline" in exploit.source
+
+
+@contextlib.contextmanager
+def _compiling(exploits: Iterable[zoo.Exploit]) -> Iterator[Callable[[zoo.Exploit], Path]]:
+    """Begin to compile their extensions; yields what waits for one and says in which folder it is."""
+    with tempfile.TemporaryDirectory(prefix="stark-theirs-") as place, contextlib.ExitStack() as begun:
+        compilers: dict[str, subprocess.Popen[bytes]] = {}
+        for exploit in exploits:
+            compilers[exploit.name] = compiler = subprocess.Popen(
+                [sys.executable, "-W", "ignore", "-c", exploit.source],
+                env=os.environ | {"TORCH_EXTENSIONS_DIR": str(Path(place, exploit.name))},
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
+            )
+            begun.callback(compiler.wait)
+            begun.callback(compiler.kill)
+
+        def folder(exploit: zoo.Exploit) -> Path:
+            if exploit.name in compilers:
+                compilers[exploit.name].wait()
+            (own := Path(place, exploit.name)).mkdir(exist_ok=True)
+            return own
+
+        yield folder
 
 
 def _fooled(exploit: zoo.Exploit, found: dict[str, Any], reference: dict[str, Any]) -> bool:
