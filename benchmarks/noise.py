@@ -22,7 +22,7 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "src"))
 import record
 from kernels import gelu, gelu_task
 
-from stark_worker.intervals import CONFIDENCE, ratio_interval
+from stark_worker.intervals import CONFIDENCE
 from stark_worker.protocol import EvalRequest, Outcome, Target, Timing
 from stark_worker.station import Station
 
@@ -47,7 +47,7 @@ async def compare(station: Station, target: Target, size: int) -> Pair:
 
 
 def pair_of(size: int, candidate: Timing, rival: Timing) -> Pair:
-    low, high = ratio_interval(candidate.samples_ms, rival.samples_ms)
+    low, high = candidate.ratio_to(rival)
     ratios = [round(mine / other, 5) for mine, other in zip(candidate.samples_ms, rival.samples_ms, strict=True)]
     return {
         "elements": size,

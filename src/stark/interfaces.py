@@ -21,7 +21,6 @@ from typing import Any, Literal, Protocol, Self
 
 from stark.task import Task
 from stark.tree import Judgement, Node, Plan, Role, Tree
-from stark_worker.intervals import ratio_interval
 from stark_worker.protocol import DeviceFacts, EvalReport, EvalRequest, Score
 
 # -- what is said to a chat model, and what comes back --------------------------------------------------------------
@@ -262,7 +261,7 @@ class Final:
     def speedup_interval(self) -> tuple[float, float] | None:
         """Between which factors it is faster than the reference, with 99 % confidence."""
         timing, rival = self.report.timing, self.report.rival
-        return ratio_interval(rival.samples_ms, timing.samples_ms) if timing and rival else None
+        return rival.ratio_to(timing) if timing and rival else None
 
 
 @dataclass(frozen=True)

@@ -7,20 +7,11 @@ an allowance for what no number of samples averages out: the memory of two proce
 
 from __future__ import annotations
 
-import enum
 import math
 from collections.abc import Sequence
 
 CONFIDENCE = 0.99
 PLACEMENT = 0.005  # the share by which the same kernel in two processes may differ
-
-
-class Finding(enum.StrEnum):
-    """What paired times say of a candidate and its rival."""
-
-    FASTER = "faster"
-    SLOWER = "slower"
-    UNRESOLVED = "unresolved"
 
 
 def median_interval(samples: Sequence[float], confidence: float = CONFIDENCE) -> tuple[float, float]:
@@ -31,19 +22,12 @@ def median_interval(samples: Sequence[float], confidence: float = CONFIDENCE) ->
 
 
 def ratio_interval(
-    samples: Sequence[float], rivals: Sequence[float], confidence: float = CONFIDENCE
+    samples: Sequence[float], rivals: Sequence[float], unsure: float = 0.0, confidence: float = CONFIDENCE
 ) -> tuple[float, float]:
-    """Where the median of a candidate's time divided by its rival's lies."""
+    """Where the median of a candidate's time divided by its rival's lies, which may be off by an ``unsure`` share."""
     low, high = median_interval([mine / theirs for mine, theirs in zip(samples, rivals, strict=True)], confidence)
-    return low * (1.0 - PLACEMENT), high * (1.0 + PLACEMENT)
-
-
-def compare(samples: Sequence[float], rivals: Sequence[float], confidence: float = CONFIDENCE) -> Finding:
-    """Whether a candidate is faster than its rival, beyond doubt."""
-    low, high = ratio_interval(samples, rivals, confidence)
-    if high < 1.0:
-        return Finding.FASTER
-    return Finding.SLOWER if low > 1.0 else Finding.UNRESOLVED
+    allowance = 1.0 + PLACEMENT + unsure
+    return low / allowance, high * allowance
 
 
 def _left_out(count: int, doubt: float) -> int:

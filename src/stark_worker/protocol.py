@@ -16,7 +16,7 @@ import typing
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
-from stark_worker.intervals import median_interval
+from stark_worker.intervals import median_interval, ratio_interval
 
 PROTOCOL_VERSION = 1
 DEGENERATE = "degenerate"  # among the checks of a task's own model: why its check accepts answers that compute nothing
@@ -139,11 +139,17 @@ class EvalRequest:
 
 @dataclass(frozen=True)
 class Timing:
-    """Samples of one measurement, in milliseconds, in the order they were taken."""
+    """Samples of one measurement, in milliseconds, in the order they were taken.
+
+    All of them together may be too long or too short by ``unsure_ms``.
+    """
 
     samples_ms: tuple[float, ...]
+    unsure_ms: float = 0.0
 
     def __post_init__(self) -> None:
+        if not 0.0 <= self.unsure_ms < math.inf:
+            raise ProtocolError("what is unsure about a timing is a time")
         if not self.samples_ms or not all(0.0 < sample < math.inf for sample in self.samples_ms):
             raise ProtocolError("a timing needs samples, and each of them takes some time")
         if len(self.samples_ms) > MOST_SAMPLES:
@@ -163,6 +169,11 @@ class Timing:
     def interval_ms(self) -> tuple[float, float]:
         """Between which times the median lies with 99 % confidence."""
         return median_interval(self.samples_ms)
+
+    def ratio_to(self, other: Timing) -> tuple[float, float]:
+        """Between which shares of another's time it lies with 99 % confidence, where both were taken in turns."""
+        unsure = self.unsure_ms / self.median_ms + other.unsure_ms / other.median_ms
+        return ratio_interval(self.samples_ms, other.samples_ms, unsure)
 
 
 @dataclass(frozen=True)

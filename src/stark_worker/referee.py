@@ -168,7 +168,7 @@ def as_alone(rival: Trial, beside: Timing, reference: Reference, confirmed: bool
         return beside, "took no longer beside the candidate than without it"
     times = beside.median_ms / alone.median_ms
     text = f"took {times:.2f} times as long beside the candidate as without it, and its times are those without it"
-    return Timing(tuple(ms / times for ms in beside.samples_ms)), text
+    return replace(beside, samples_ms=tuple(ms / times for ms in beside.samples_ms)), text
 
 
 def rival_of(request: EvalRequest) -> EvalRequest:

@@ -17,7 +17,7 @@ from stark_worker.trial import Trial
 SAMPLES_FEW, SAMPLES_ENOUGH, SAMPLES_MOST = 5, 30, 100
 BURSTS_ENOUGH, BURSTS_MOST = 15, 30
 SHORTEST = 0.75  # of the longest burst
-ALIKE = 2.0  # up to this ratio bursts are made equally long
+ALIKE, PLENTY = 2.0, 16  # up to this ratio, or where the shorter has so many calls, bursts are made equally long
 SAMPLING_S, SAMPLING_DEVICE_S, SAMPLING_MOST_S = 2.0, 1.0, 10.0
 COMPARED, COMPARED_LEAST = 0.1, 6  # the share of calls that are compared where not all are, and how many at least
 
@@ -56,7 +56,7 @@ def measure(trials: Sequence[Trial], reference: Reference) -> list[list[Sample]]
 def _make_alike(trials: Sequence[Trial]) -> None:
     """Waking up weighs alike in bursts of one length. Where one is far slower, the others would drown in it."""
     shortest, longest = min(trial.burst for trial in trials), max(trial.burst for trial in trials)
-    if longest <= ALIKE * shortest:
+    if longest <= ALIKE * shortest or shortest >= PLENTY:
         for trial in trials:
             trial.burst = shortest
 

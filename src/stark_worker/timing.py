@@ -127,6 +127,12 @@ class Overhead:
         doubt_ms = self.doubt_ms if sample.length > 1 else 0.0  # a single one's handshake is taken off as it is
         return self.per_call_ms(sample) + (doubt_ms + self.unseen_ms(sample.length)) / sample.length
 
+    def unsure_ms(self, samples: Sequence[Sample]) -> float:
+        """By how much what the referee's clock says of one call may be off, for all samples alike: a handshake takes
+        one process longer than another.
+        """
+        return self.jitter_ms / _length(samples)
+
     def burst_length(self, samples: Sequence[Sample], most: int) -> int:
         """How many calls in a row make a sample, of as many as there is room for."""
         per_call_ms = statistics.median(map(self.per_call_ms, samples))
@@ -198,17 +204,20 @@ def told_by_device(told: Any, calls: int) -> float:
     return middle if abs(middle - mean) <= AGREEMENT * mean else mean
 
 
-def device_times(samples: Sequence[Sample], overhead: Overhead) -> tuple[float, ...]:
-    """The device's times where the referee's clock confirms them, and the referee's where it hardly does."""
+def device_times(samples: Sequence[Sample], overhead: Overhead, gated: bool = True) -> tuple[float, ...] | None:
+    """The device's times where the referee's clock confirms them; None where that alone is to be believed.
+
+    A single call is a lie where the clocks disagree, unless it was not ``gated``: there much is up to the host.
+    """
     times = tuple(
         max(sample.device_ms or 0.0, LEAST_MS) + overhead.aside_ms(sample) / sample.length for sample in samples
     )
-    outside = tuple(map(overhead.per_call_ms, samples))
-    device_ms, outside_ms, length = statistics.median(times), statistics.median(outside), _length(samples)
+    outside_ms = statistics.median(map(overhead.per_call_ms, samples))
+    device_ms, length = statistics.median(times), _length(samples)
     if abs(outside_ms - device_ms) <= AGREEMENT * outside_ms + overhead.doubt_ms / length:
         return times
-    if length > 1 and device_ms >= GROSS * outside_ms:
-        return outside
+    if (length > 1 or not gated) and device_ms >= GROSS * outside_ms:
+        return None
     raise Failure(
         Outcome.REJECTED,
         f"The clocks disagree: the device's events in the candidate's process say {device_ms:.4f} ms, the"

@@ -33,6 +33,7 @@ WARM_UPS, WARM_UP_S, WARM_UP_DEVICE_S = 100, 1.0, 0.05
 CALIBRATIONS, CALIBRATIONS_FEW = 20, 5
 WARM_UPS_LEAST = 3  # on a GPU, where it is found out whether a candidate waits for the device
 PATIENCE_S = 0.02  # how long to wait until everything is launched; who waits for the device in between never gets there
+LONGER = 1.5  # how many times as many calls as before are worth another try
 LARGE = 2**28  # bytes of inputs and outputs, up to which cases are made while the candidate builds
 PROFILE_S = 30.0
 MOST_BYTES = 2**50  # that a candidate's process could mean seriously
@@ -225,12 +226,12 @@ class Trial:
         return samples[len(samples) // 2 :]
 
     def _longest_burst(self, wanted: int) -> int:
-        """How many calls can be made in a row, of so many at most.
+        """How many calls to make in a row, by what single ones let one expect: more where they take less in a row.
 
         One where results do not outlast later calls: a candidate may return the same memory every time. And fewer where
         a device does not take so many launches while it waits.
         """
-        again = True  # the first burst also has to get memory, which can take long
+        again, most = True, len(self._inputs)  # the first burst also has to get memory, which can take long
         while wanted > 1:
             try:
                 sample = self.call_checked(self._reference.own_cases(wanted))
@@ -239,8 +240,14 @@ class Trial:
                     raise
                 return 1
             if sample.launch_ms < PATIENCE_S * 1e3:
-                return wanted
-            wanted, again = wanted if again else wanted // 2, False
+                longer = self._overhead.burst_length([sample], most)
+                if longer < LONGER * wanted:
+                    return wanted
+                wanted, again = longer, True
+            elif again:
+                again = False
+            else:
+                wanted = most = wanted // 2
         return 1
 
     def confirms(self, samples: list[Sample]) -> bool:
@@ -258,9 +265,9 @@ class Trial:
         if self.burst > 1:
             self.checks["timing"] += f", in {len(samples)} bursts"
         outside = tuple(map(overhead.per_call_ms, samples))
-        return Timing(outside if self.on_host else self._device_timing(samples, outside, confirmed))
+        return Timing(outside) if self.on_host else self._device_timing(samples, outside, confirmed)
 
-    def _device_timing(self, samples: list[Sample], outside: tuple[float, ...], confirmed: bool) -> tuple[float, ...]:
+    def _device_timing(self, samples: list[Sample], outside: tuple[float, ...], confirmed: bool) -> Timing:
         """What counts of both clocks of a GPU."""
         launching = tuple(map(self._overhead.launching_ms, samples))
         launched = f"launching {max(statistics.median(launching), 0.0):.4f} ms more than can be hidden"
@@ -272,18 +279,15 @@ class Trial:
         held_ms = statistics.median(map(self._overhead.held_ms, samples))
         self.checks["inputs"] = f"written in {written_ms:.3f} ms while it was stopped, {held_ms:.3f} ms of them its own"
         self.checks["cache"] = cuda.cache_told(self._request.flushed, self.burst, self._job.size)
-        if confirmed:
-            times = device_times(samples, self._overhead)
-        elif self.burst > 1:
-            times = tuple(map(self._overhead.at_most_ms, samples))
-        else:
-            at_most = map(self._overhead.at_most_ms, samples)
-            times = tuple(map(max, device_times(samples, self._overhead), at_most))
+        told = device_times(samples, self._overhead, self._gated) if confirmed or self.burst == 1 else None
+        times = told or outside
+        if not confirmed:
+            times = tuple(map(max, times, map(self._overhead.at_most_ms, samples)))
         times = tuple(map(max, times, launching))
         if (took_ms := statistics.median(times)) < (floor_ms := cuda.floor_ms(self._examiner.written_bytes)):
             log = f"It took {took_ms:.4f} ms, and to write its outputs alone takes this device {floor_ms:.4f} ms."
             raise Failure(Outcome.REJECTED, log, "impossible_time")
-        return times
+        return Timing(times, 0.0 if confirmed and told else self._overhead.unsure_ms(samples))
 
     def call_checked(self, cases: Sequence[Case], again: bool = False, share: float = 1.0) -> Sample:
         """Calls in a row, one on each case, with all outputs compared, or of cases without an answer a share.

@@ -21,7 +21,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import NamedTuple
 
-from stark_worker.intervals import ratio_interval
 from stark_worker.protocol import EvalReport, EvalRequest, Limits, Outcome, Target
 
 HERE = Path(__file__).parent
@@ -107,9 +106,9 @@ def true_share(report: EvalReport) -> Share | None:
     """The share of its true time that an exploit took; None where that was not taken."""
     if report.timing is None or report.rival is None:
         return None
-    times = report.timing.samples_ms, report.rival.samples_ms
-    low, high = ratio_interval(*times)
-    return Share(low, statistics.median(mine / true for mine, true in zip(*times, strict=True)), high)
+    low, high = report.timing.ratio_to(report.rival)
+    pairs = zip(report.timing.samples_ms, report.rival.samples_ms, strict=True)
+    return Share(low, statistics.median(mine / true for mine, true in pairs), high)
 
 
 def exploits(target: Target) -> list[Exploit]:

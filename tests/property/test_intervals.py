@@ -5,12 +5,13 @@ from __future__ import annotations
 import math
 import random
 import statistics
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stark_worker.intervals import PLACEMENT, Finding, compare, median_interval, ratio_interval
+from stark_worker.intervals import PLACEMENT, median_interval, ratio_interval
 from stark_worker.protocol import Timing
 
 times = st.lists(st.floats(1e-3, 1e3), min_size=1, max_size=120)
@@ -31,14 +32,22 @@ def test_more_confidence_is_never_a_narrower_interval(samples, confidence):
 
 @given(times)
 def test_nothing_is_faster_than_itself(samples):
-    assert ratio_interval(samples, samples) == (1.0 - PLACEMENT, 1.0 + PLACEMENT)
-    assert compare(samples, samples) is Finding.UNRESOLVED
+    assert ratio_interval(samples, samples) == (1.0 / (1.0 + PLACEMENT), 1.0 + PLACEMENT)
 
 
 @given(times, st.floats(0.1, 0.9))
 def test_what_is_always_faster_is_called_so_and_its_rival_slower(samples, factor):
     quick = [factor * sample for sample in samples]
-    assert (compare(quick, samples), compare(samples, quick)) == (Finding.FASTER, Finding.SLOWER)
+    assert ratio_interval(quick, samples)[1] < 1.0 < ratio_interval(samples, quick)[0]
+
+
+@given(times, times, st.floats(0.0, 1e3), st.floats(0.0, 1e3))
+def test_what_is_unsure_about_a_timing_widens_what_it_is_compared_by(samples, rivals, mine_ms, theirs_ms):
+    count = min(len(samples), len(rivals))
+    sure = Timing(tuple(samples[:count])), Timing(tuple(rivals[:count]))
+    low, high = sure[0].ratio_to(sure[1])
+    wider = replace(sure[0], unsure_ms=mine_ms).ratio_to(replace(sure[1], unsure_ms=theirs_ms))
+    assert 0.0 < wider[0] <= low <= high <= wider[1]
 
 
 @pytest.mark.parametrize("count", [10, 30, 100])

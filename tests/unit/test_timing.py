@@ -60,9 +60,18 @@ def test_the_device_confirmed_by_a_burst_is_timed_without_the_launch_that_is_wai
 
 def test_the_referees_clock_counts_where_a_burst_hardly_confirms_the_devices():
     doubtful = [Sample(0.08 + 10 * 1.0, 0.05, 0.7, length=10)] * 15
-    assert device_times(doubtful, OVERHEAD) == pytest.approx((1.0,) * 15)
+    assert device_times(doubtful, OVERHEAD) is None
+    assert OVERHEAD.unsure_ms(doubtful) == pytest.approx(OVERHEAD.jitter_ms / 10)
     with pytest.raises(Failure, match="clocks disagree"):
         device_times([Sample(0.08 + 10 * 1.0, 0.05, 0.3, length=10)] * 15, OVERHEAD)
+
+
+def test_where_a_call_waits_for_the_device_the_referees_clock_counts_and_only_gross_lies_are_refused():
+    with_work_on_the_host = [Sample(14.0, 0.05, 11.0)] * 15
+    assert device_times(with_work_on_the_host, OVERHEAD, gated=False) is None
+    for told_ms, gated in ((11.0, True), (6.0, False)):
+        with pytest.raises(Failure, match="clocks disagree"):
+            device_times([Sample(14.0, 0.05, told_ms)] * 15, OVERHEAD, gated)
 
 
 def test_how_many_calls_make_a_sample():
