@@ -80,7 +80,7 @@ class JudgedOnce(SharedEvaluator):
 
 
 def _scaled(timing: Timing, scale: float) -> Timing:
-    return Timing(tuple(sample * scale for sample in timing.samples_ms))
+    return Timing(tuple(sample * scale for sample in timing.samples_ms), timing.unsure_ms * scale)
 
 
 async def search(path: Path, method: str, seed: int, attempts: int, evaluator: Evaluator) -> str | None:

@@ -21,11 +21,9 @@ def median_interval(samples: Sequence[float], confidence: float = CONFIDENCE) ->
     return ordered[left_out], ordered[-1 - left_out]
 
 
-def ratio_interval(
-    samples: Sequence[float], rivals: Sequence[float], unsure: float = 0.0, confidence: float = CONFIDENCE
-) -> tuple[float, float]:
+def ratio_interval(samples: Sequence[float], rivals: Sequence[float], unsure: float = 0.0) -> tuple[float, float]:
     """Where the median of a candidate's time divided by its rival's lies, which may be off by an ``unsure`` share."""
-    low, high = median_interval([mine / theirs for mine, theirs in zip(samples, rivals, strict=True)], confidence)
+    low, high = median_interval([mine / theirs for mine, theirs in zip(samples, rivals, strict=True)])
     allowance = 1.0 + PLACEMENT + unsure
     return low / allowance, high * allowance
 

@@ -50,9 +50,11 @@ class Surroundings:
 def attempt_all(around: Surroundings) -> list[Probe]:
     """Every attempt, each in a process of its own, in this process's confinement.
 
-    Limits of memory count on top of what this process holds, of which CUDA keeps a part from its children.
+    Where the GPU is open a limit of memory counts on top of what this process holds, of which CUDA keeps a part from
+    its children.
     """
-    around = replace(around, memory_bytes=around.memory_bytes + status_bytes("VmData"))
+    beyond = max(resource.getrlimit(resource.RLIMIT_DATA)[0] - around.memory_bytes, 0)
+    around = replace(around, memory_bytes=around.memory_bytes + min(beyond, status_bytes("VmData")))
     return [_attempt(name, functools.partial(step, around)) for name, step in ATTEMPTS.items()]
 
 

@@ -50,12 +50,24 @@ def kill_descendants() -> None:
 
 
 def stop_descendants(ancestor: int) -> set[int]:
-    """Stop whatever descends from a process that adopts orphans; who that is, so that they can be told to go on."""
-    listed = Path(f"/proc/self/task/{os.getpid()}/children").exists()  # not in every kernel
+    """Stop whatever descends from a process that adopts orphans; who that is, so that they can be told to go on.
+
+    Each is stopped before its own children are looked for, so that there are no more of them afterwards.
+    """
     stopped: set[int] = set()
-    while more := (_listed_descendants(ancestor) if listed else set(descendants(ancestor))) - stopped:
-        signal_all(more, signal.SIGSTOP)
-        stopped |= more
+    if not os.path.exists(f"/proc/self/task/{os.getpid()}/children"):  # not in every kernel
+        while more := set(descendants(ancestor)) - stopped:
+            signal_all(more, signal.SIGSTOP)
+            stopped |= more
+        return stopped
+    waiting = [ancestor]
+    while waiting:
+        if more := _children(waiting[-1]) - stopped:
+            signal_all(more, signal.SIGSTOP)
+            stopped |= more
+            waiting += more
+        else:
+            waiting.pop()
     return stopped
 
 
@@ -96,24 +108,19 @@ def descendants(ancestor: int) -> dict[int, Process]:
     return found
 
 
-def _listed_descendants(ancestor: int) -> set[int]:
-    """From the lists of children, which is quick; they may lack somebody while others come and go."""
-    found: set[int] = set()
-    waiting = [ancestor]
-    while waiting:
-        children = _children(waiting.pop())
-        found |= children
-        waiting += children
-    return found
-
-
 def _children(process: int) -> set[int]:
-    """What its threads have started; nothing of a process that is gone, or that we may not look at."""
+    """What its threads have started; nothing of a process that is gone, or that we may not look at.
+
+    Asked for between any two calls of a candidate with dozens of threads, so without the convenience of paths.
+    """
     found: set[int] = set()
     with contextlib.suppress(FileNotFoundError, PermissionError):
-        for thread in Path(f"/proc/{process}/task").iterdir():
-            with contextlib.suppress(OSError):
-                found.update(map(int, (thread / "children").read_text().split()))
+        for thread in os.listdir(f"/proc/{process}/task"):
+            try:
+                with open(f"/proc/{process}/task/{thread}/children", "rb", buffering=0) as children:
+                    found.update(map(int, children.read().split()))
+            except OSError:  # the thread has ended
+                continue
     return found
 
 

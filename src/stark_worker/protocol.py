@@ -141,7 +141,8 @@ class EvalRequest:
 class Timing:
     """Samples of one measurement, in milliseconds, in the order they were taken.
 
-    All of them together may be too long or too short by ``unsure_ms``.
+    Beside others that were taken in turns, all of them together may be too long or too short by ``unsure_ms``. That is
+    so of kernels too short for a device's clock: their samples are what they took at most.
     """
 
     samples_ms: tuple[float, ...]

@@ -17,7 +17,9 @@ from stark_worker.trial import Trial
 SAMPLES_FEW, SAMPLES_ENOUGH, SAMPLES_MOST = 5, 30, 100
 BURSTS_ENOUGH, BURSTS_MOST = 15, 30
 SHORTEST = 0.75  # of the longest burst
-ALIKE, PLENTY = 2.0, 16  # up to this ratio, or where the shorter has so many calls, bursts are made equally long
+ALIKE = 2.0  # up to this ratio bursts are made equally long
+ALONE = 15  # calls by themselves, after those in a row
+AHEAD, AHEAD_MS = 0.25, 1.0  # how much longer, beyond what it is with a rival, they may take on the host
 SAMPLING_S, SAMPLING_DEVICE_S, SAMPLING_MOST_S = 2.0, 1.0, 10.0
 COMPARED, COMPARED_LEAST = 0.1, 6  # the share of calls that are compared where not all are, and how many at least
 
@@ -37,26 +39,58 @@ def measure(trials: Sequence[Trial], reference: Reference) -> list[list[Sample]]
     Where there are two they take turns on the same inputs, so that whatever slows the machine slows both alike.
     """
     _make_alike(trials)
+    samples = _sampled(trials, reference)
+    if _works_ahead(trials, samples, reference):
+        for trial in trials:
+            trial.burst = 1
+        samples = _sampled(trials, reference)
+    return samples
+
+
+def _sampled(trials: Sequence[Trial], reference: Reference) -> list[list[Sample]]:
     samples: list[list[Sample]] = [[] for _ in trials]
-    turns = list(zip(trials, samples, strict=True))
     began = time.monotonic()
     while not _enough(trials, len(samples[0]), spent_s := time.monotonic() - began):
         left = 1 if spent_s > SAMPLING_MOST_S * len(trials) else SAMPLES_ENOUGH - len(samples[0])
         share = random.SystemRandom().uniform(SHORTEST, 1.0)  # nobody can foresee which call is the last
-        longest = max(math.ceil(share * trial.burst) for trial in trials)
-        cases = reference.timed_questions(longest) if reference.huge else reference.timed_cases(longest)
-        random.SystemRandom().shuffle(turns)
-        for trial, taken in turns:
-            with contextlib.nullcontext() if trial is trials[0] else no_fault_of_the_candidate():
-                chosen = cases[: math.ceil(share * trial.burst)]
-                taken.append(trial.call_checked(chosen, share=_share_compared(trial, left)))
+        _take_turns(trials, samples, reference, [math.ceil(share * trial.burst) for trial in trials], left)
     return samples
+
+
+def _take_turns(
+    trials: Sequence[Trial], samples: list[list[Sample]], reference: Reference, lengths: list[int], left: int
+) -> None:
+    """One more sample of each, on the same inputs, who is first by chance; of so many that are ``left``."""
+    cases = reference.timed_questions(max(lengths)) if reference.huge else reference.timed_cases(max(lengths))
+    turns = list(zip(trials, samples, lengths, strict=True))
+    random.SystemRandom().shuffle(turns)
+    for trial, taken, length in turns:
+        with contextlib.nullcontext() if trial is trials[0] else no_fault_of_the_candidate():
+            taken.append(trial.call_checked(cases[:length], share=_share_compared(trial, left)))
+
+
+def _works_ahead(trials: Sequence[Trial], in_a_row: list[list[Sample]], reference: Reference) -> bool:
+    """Whether a candidate on the host takes longer for a call by itself than for one of several in a row.
+
+    The inputs of them all are there from the beginning, so that cores which one call leaves idle can compute the next.
+    To wake up takes time as well, a rival no less.
+    """
+    if len(trials) == 1 or not trials[0].on_host or trials[0].burst == 1:
+        return False
+    alone: list[list[Sample]] = [[] for _ in trials]
+    for count in range(ALONE):
+        _take_turns(trials, alone, reference, [1] * len(trials), ALONE - count)
+    mine_ms, rivals_ms = (
+        trial.typical_ms(single) - trial.typical_ms(several)
+        for trial, single, several in zip(trials, alone, in_a_row, strict=True)
+    )
+    return mine_ms - max(rivals_ms, 0.0) > AHEAD * trials[0].typical_ms(in_a_row[0]) + AHEAD_MS
 
 
 def _make_alike(trials: Sequence[Trial]) -> None:
     """Waking up weighs alike in bursts of one length. Where one is far slower, the others would drown in it."""
     shortest, longest = min(trial.burst for trial in trials), max(trial.burst for trial in trials)
-    if longest <= ALIKE * shortest or shortest >= PLENTY:
+    if longest <= ALIKE * shortest:
         for trial in trials:
             trial.burst = shortest
 

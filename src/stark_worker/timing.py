@@ -118,7 +118,7 @@ class Overhead:
     def confirms(self, samples: Sequence[Sample]) -> bool:
         """Whether samples take long enough for the referee's clock to confirm or contradict the device's."""
         per_call_ms, length = statistics.median(map(self.per_call_ms, samples)), _length(samples)
-        if per_call_ms >= max(SHORT_MS, CONFIRMABLE * self.unseen_ms(1)):
+        if length == 1 and per_call_ms >= max(SHORT_MS, CONFIRMABLE * self.unseen_ms(1)):
             return True
         return per_call_ms * length >= CONFIRMABLE * (self.doubt_ms + self.unseen_ms(length))
 

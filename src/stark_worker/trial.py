@@ -116,8 +116,7 @@ class Trial:
 
     def agree_with(self, rival: Trial) -> None:
         """Have no more taken off a burst than a rival has: what a burst costs by itself, its own process tells."""
-        if rival.burst > 1:
-            self._overhead = self._overhead.no_longer_than(rival._overhead)
+        self._overhead = self._overhead.no_longer_than(rival._overhead)
 
     def begin_anew(self) -> None:
         """The same when others have come or gone, with all the time there was."""
@@ -231,24 +230,28 @@ class Trial:
         One where results do not outlast later calls: a candidate may return the same memory every time. And fewer where
         a device does not take so many launches while it waits.
         """
-        again, most = True, len(self._inputs)  # the first burst also has to get memory, which can take long
-        while wanted > 1:
+        good, most = 1, len(self._inputs)
+        again = True  # the first burst also has to get memory, which can take long
+        while wanted > good:
             try:
                 sample = self.call_checked(self._reference.own_cases(wanted))
             except Failure as failure:
                 if failure.outcome is not Outcome.WRONG_RESULT:
                     raise
-                return 1
+                return good
             if sample.launch_ms < PATIENCE_S * 1e3:
+                good, again = wanted, True
                 longer = self._overhead.burst_length([sample], most)
-                if longer < LONGER * wanted:
-                    return wanted
-                wanted, again = longer, True
+                wanted = longer if longer >= LONGER * good else good
             elif again:
                 again = False
             else:
                 wanted = most = wanted // 2
-        return 1
+        return good
+
+    def typical_ms(self, samples: list[Sample]) -> float:
+        """What one call took of these, by the referee's clock."""
+        return statistics.median(map(self._overhead.per_call_ms, samples))
 
     def confirms(self, samples: list[Sample]) -> bool:
         """Whether the referee's clock can confirm what a device's tells of these."""

@@ -1,8 +1,8 @@
 """The same exploits before KernelBench's own evaluator, from a checkout that the user gives. Needs a GPU.
 
 Each is judged in a process of its own, forked from one that has imported KernelBench and not touched the GPU: what it
-does to its process, the evaluator included, is what is tried. Extensions are compiled beforehand, some at a time: their
-verdict does not depend on it, and it would take most of the time.
+does to its process, the evaluator included, is what is tried. Extensions are compiled beforehand, beside the others:
+their verdict does not depend on it, and it would take most of the time.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import signal
 import subprocess
 import sys
 import tempfile
@@ -21,6 +22,7 @@ from typing import Any
 from adversarial import zoo
 from stark_worker.protocol import Target
 
+COMPILING_S = 300
 SECONDS = 40  # to judge a candidate, whose extension is compiled already
 # There is one figure for each, taken one after the other: only a large difference is a gain.
 GAINED = 0.5
@@ -64,6 +66,15 @@ for line in sys.stdin:
     os.killpg(child, signal.SIGKILL)
     os.waitpid(child, 0)
     print(said or json.dumps({"correct": False, "ms": None}), flush=True)
+"""
+
+# Some compile when they are imported, others when a model is made.
+CONSTRUCT = """
+import sys
+task, candidate = {}, {"__name__": "candidate"}
+exec(sys.argv[1], task)
+exec(sys.argv[2], candidate)
+candidate["ModelNew"](*task["get_init_inputs"]())
 """
 
 
@@ -137,21 +148,28 @@ def _compiling(exploits: Iterable[zoo.Exploit]) -> Iterator[Callable[[zoo.Exploi
         compilers: dict[str, subprocess.Popen[bytes]] = {}
         for exploit in exploits:
             compilers[exploit.name] = compiler = subprocess.Popen(
-                [sys.executable, "-W", "ignore", "-c", exploit.source],
+                [sys.executable, "-W", "ignore", "-c", CONSTRUCT, zoo.task_source(exploit.task), exploit.source],
                 env=os.environ | {"TORCH_EXTENSIONS_DIR": str(Path(place, exploit.name))},
                 stdout=subprocess.DEVNULL,
                 stderr=subprocess.DEVNULL,
+                start_new_session=True,
             )
-            begun.callback(compiler.wait)
-            begun.callback(compiler.kill)
+            begun.callback(_end, compiler)
 
         def folder(exploit: zoo.Exploit) -> Path:
             if exploit.name in compilers:
-                compilers[exploit.name].wait()
+                compilers[exploit.name].wait(COMPILING_S)
             (own := Path(place, exploit.name)).mkdir(exist_ok=True)
             return own
 
         yield folder
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    """With the compilers it has started."""
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
 
 
 def _fooled(exploit: zoo.Exploit, found: dict[str, Any], reference: dict[str, Any]) -> bool:

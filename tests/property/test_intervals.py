@@ -47,7 +47,9 @@ def test_what_is_unsure_about_a_timing_widens_what_it_is_compared_by(samples, ri
     sure = Timing(tuple(samples[:count])), Timing(tuple(rivals[:count]))
     low, high = sure[0].ratio_to(sure[1])
     wider = replace(sure[0], unsure_ms=mine_ms).ratio_to(replace(sure[1], unsure_ms=theirs_ms))
-    assert 0.0 < wider[0] <= low <= high <= wider[1]
+    unsure = mine_ms / sure[0].median_ms + theirs_ms / sure[1].median_ms
+    by = 1.0 + unsure / (1.0 + PLACEMENT)
+    assert wider == pytest.approx((low / by, high * by))
 
 
 @pytest.mark.parametrize("count", [10, 30, 100])
