@@ -19,7 +19,7 @@ BURSTS_ENOUGH, BURSTS_MOST = 15, 30
 SHORTEST = 0.75  # of the longest burst
 ALIKE = 2.0  # up to this ratio bursts are made equally long
 ALONE = 15  # calls by themselves, after those in a row
-AHEAD, AHEAD_MS = 0.25, 1.0  # how much longer, beyond what it is with a rival, they may take on the host
+AHEAD, AHEAD_MS = 0.1, 1.0  # how much longer, beyond what it is with a rival, they may take on the host
 SAMPLING_S, SAMPLING_DEVICE_S, SAMPLING_MOST_S = 2.0, 1.0, 10.0
 COMPARED, COMPARED_LEAST = 0.1, 6  # the share of calls that are compared where not all are, and how many at least
 
