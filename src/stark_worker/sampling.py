@@ -19,7 +19,7 @@ BURSTS_ENOUGH, BURSTS_MOST = 15, 30
 SHORTEST = 0.75  # of the longest burst
 ALIKE = 2.0  # up to this ratio bursts are made equally long
 ALONE = 15  # calls by themselves, after those in a row
-AHEAD, AHEAD_MS = 0.1, 1.0  # how much longer, beyond what it is with a rival, they may take on the host
+ALONE_MS, AHEAD = 5.0, 1.2  # of calls that take so long by themselves, how many times as long as in a row
 SAMPLING_S, SAMPLING_DEVICE_S, SAMPLING_MOST_S = 2.0, 1.0, 10.0
 COMPARED, COMPARED_LEAST = 0.1, 6  # the share of calls that are compared where not all are, and how many at least
 
@@ -73,7 +73,8 @@ def _works_ahead(trials: Sequence[Trial], in_a_row: list[list[Sample]], referenc
     """Whether a candidate on the host takes longer for a call by itself than for one of several in a row.
 
     The inputs of them all are there from the beginning, so that cores which one call leaves idle can compute the next.
-    To wake up takes time as well, a rival no less.
+    To wake up takes time as well, a rival no less, and some milliseconds now and then: the shortest call counts, and of
+    those that are as short as that nothing can be said.
     """
     if len(trials) == 1 or not trials[0].on_host or trials[0].burst == 1:
         return False
@@ -81,10 +82,10 @@ def _works_ahead(trials: Sequence[Trial], in_a_row: list[list[Sample]], referenc
     for count in range(ALONE):
         _take_turns(trials, alone, reference, [1] * len(trials), ALONE - count)
     mine_ms, rivals_ms = (
-        trial.typical_ms(single) - trial.typical_ms(several)
-        for trial, single, several in zip(trials, alone, in_a_row, strict=True)
+        min(trial.typical_ms([call]) for call in single) for trial, single in zip(trials, alone, strict=True)
     )
-    return mine_ms - max(rivals_ms, 0.0) > AHEAD * trials[0].typical_ms(in_a_row[0]) + AHEAD_MS
+    waking_ms = max(rivals_ms - trials[1].typical_ms(in_a_row[1]), 0.0)
+    return mine_ms >= ALONE_MS and mine_ms - waking_ms > AHEAD * trials[0].typical_ms(in_a_row[0])
 
 
 def _make_alike(trials: Sequence[Trial]) -> None:
