@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import math
 import random
+import statistics
 import time
 from collections.abc import Iterator, Sequence
 
@@ -73,19 +74,18 @@ def _works_ahead(trials: Sequence[Trial], in_a_row: list[list[Sample]], referenc
     """Whether a candidate on the host takes longer for a call by itself than for one of several in a row.
 
     The inputs of them all are there from the beginning, so that cores which one call leaves idle can compute the next.
-    To wake up takes time as well, a rival no less, and some milliseconds now and then: the shortest call counts, and of
-    those that are as short as that nothing can be said.
+    To wake up takes time as well, a rival no less, and some milliseconds now and then: the quickest quarter counts, and
+    of calls that are as short as that nothing can be said.
     """
     if len(trials) == 1 or not trials[0].on_host or trials[0].burst == 1:
         return False
     alone: list[list[Sample]] = [[] for _ in trials]
     for count in range(ALONE):
         _take_turns(trials, alone, reference, [1] * len(trials), ALONE - count)
-    mine_ms, rivals_ms = (
-        min(trial.typical_ms([call]) for call in single) for trial, single in zip(trials, alone, strict=True)
-    )
-    waking_ms = max(rivals_ms - trials[1].typical_ms(in_a_row[1]), 0.0)
-    return mine_ms >= ALONE_MS and mine_ms - waking_ms > AHEAD * trials[0].typical_ms(in_a_row[0])
+    mine, rivals = ([trial.typical_ms([call]) for call in calls] for trial, calls in zip(trials, alone, strict=True))
+    quick_ms, rivals_quick_ms = (statistics.quantiles(times, n=4)[0] for times in (mine, rivals))
+    waking_ms = max(rivals_quick_ms - trials[1].typical_ms(in_a_row[1]), 0.0)
+    return min(mine) >= ALONE_MS and quick_ms - waking_ms > AHEAD * trials[0].typical_ms(in_a_row[0])
 
 
 def _make_alike(trials: Sequence[Trial]) -> None:
