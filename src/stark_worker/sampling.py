@@ -82,10 +82,12 @@ def _works_ahead(trials: Sequence[Trial], in_a_row: list[list[Sample]], referenc
     alone: list[list[Sample]] = [[] for _ in trials]
     for count in range(ALONE):
         _take_turns(trials, alone, reference, [1] * len(trials), ALONE - count)
+        if trials[0].typical_ms(alone[0][-1:]) < ALONE_MS:
+            return False
     mine, rivals = ([trial.typical_ms([call]) for call in calls] for trial, calls in zip(trials, alone, strict=True))
     quick_ms, rivals_quick_ms = (statistics.quantiles(times, n=4)[0] for times in (mine, rivals))
     waking_ms = max(rivals_quick_ms - trials[1].typical_ms(in_a_row[1]), 0.0)
-    return min(mine) >= ALONE_MS and quick_ms - waking_ms > AHEAD * trials[0].typical_ms(in_a_row[0])
+    return quick_ms - waking_ms > AHEAD * trials[0].typical_ms(in_a_row[0])
 
 
 def _make_alike(trials: Sequence[Trial]) -> None:

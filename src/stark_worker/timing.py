@@ -117,7 +117,7 @@ class Overhead:
 
     def confirms(self, samples: Sequence[Sample]) -> bool:
         """Whether samples take long enough for the referee's clock to confirm or contradict the device's."""
-        per_call_ms, length = statistics.median(map(self.per_call_ms, samples)), _length(samples)
+        per_call_ms, length = self.typical_ms(samples), _length(samples)
         if length == 1 and per_call_ms >= max(SHORT_MS, CONFIRMABLE * self.unseen_ms(1)):
             return True
         return per_call_ms * length >= CONFIRMABLE * (self.doubt_ms + self.unseen_ms(length))
@@ -135,7 +135,7 @@ class Overhead:
 
     def burst_length(self, samples: Sequence[Sample], most: int) -> int:
         """How many calls in a row make a sample, of as many as there is room for."""
-        per_call_ms = statistics.median(map(self.per_call_ms, samples))
+        per_call_ms = self.typical_ms(samples)
         if samples[0].device_ms is None:
             return min(math.ceil(BURST_MS / per_call_ms), most)
         launching_ms = statistics.median(map(self._launching_ms, samples))
@@ -169,6 +169,10 @@ class Overhead:
 
     def _launching_ms(self, sample: Sample) -> float:
         return (sample.launch_ms - self.launch_ms) / sample.length
+
+    def typical_ms(self, samples: Sequence[Sample]) -> float:
+        """What one call took of these, by the referee's clock."""
+        return statistics.median(map(self.per_call_ms, samples))
 
     def per_call_ms(self, sample: Sample) -> float:
         """The referee's clock without the handshake. Never zero: a clock has a resolution."""
@@ -212,7 +216,7 @@ def device_times(samples: Sequence[Sample], overhead: Overhead, gated: bool = Tr
     times = tuple(
         max(sample.device_ms or 0.0, LEAST_MS) + overhead.aside_ms(sample) / sample.length for sample in samples
     )
-    outside_ms = statistics.median(map(overhead.per_call_ms, samples))
+    outside_ms = overhead.typical_ms(samples)
     device_ms, length = statistics.median(times), _length(samples)
     if abs(outside_ms - device_ms) <= AGREEMENT * outside_ms + overhead.doubt_ms / length:
         return times

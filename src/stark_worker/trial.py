@@ -251,7 +251,7 @@ class Trial:
 
     def typical_ms(self, samples: list[Sample]) -> float:
         """What one call took of these, by the referee's clock."""
-        return statistics.median(map(self._overhead.per_call_ms, samples))
+        return self._overhead.typical_ms(samples)
 
     def confirms(self, samples: list[Sample]) -> bool:
         """Whether the referee's clock can confirm what a device's tells of these."""
