@@ -7,12 +7,12 @@ import math
 import random
 import statistics
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 from stark_worker.faults import MachineryFault
 from stark_worker.reference import Reference
 from stark_worker.sandbox import Failure
-from stark_worker.timing import Sample
+from stark_worker.timing import Sample, median_device_ms
 from stark_worker.trial import Trial
 
 SAMPLES_FEW, SAMPLES_ENOUGH, SAMPLES_MOST = 5, 30, 100
@@ -20,9 +20,14 @@ BURSTS_ENOUGH, BURSTS_MOST = 15, 30
 SHORTEST = 0.75  # of the longest burst
 ALIKE = 2.0  # up to this ratio bursts are made equally long
 ALONE = 15  # calls by themselves, after those in a row
-ALONE_MS, AHEAD = 5.0, 1.2  # of calls that take so long by themselves, how many times as long as in a row
+AHEAD = 1.2  # how many times as long as in a row
+ALONE_MS = 5.0  # on the host, of calls that take so long
+ALONE_TOLD_MS, ALONE_OUTSIDE_MS = 0.005, 0.1  # on a GPU, by so much more: by its clock, by the referee's
 SAMPLING_S, SAMPLING_DEVICE_S, SAMPLING_MOST_S = 2.0, 1.0, 10.0
 COMPARED, COMPARED_LEAST = 0.1, 6  # the share of calls that are compared where not all are, and how many at least
+
+
+ClockOf = Callable[[list[Sample]], float]  # what one call took of these
 
 
 @contextlib.contextmanager
@@ -71,23 +76,41 @@ def _take_turns(
 
 
 def _works_ahead(trials: Sequence[Trial], in_a_row: list[list[Sample]], reference: Reference) -> bool:
-    """Whether a candidate on the host takes longer for a call by itself than for one of several in a row.
+    """Whether a candidate takes longer for a call by itself than for one of several in a row.
 
-    The inputs of them all are there from the beginning, so that cores which one call leaves idle can compute the next.
-    To wake up takes time as well, a rival no less, and some milliseconds now and then: the quickest quarter counts, and
-    of calls that are as short as that nothing can be said.
+    The inputs of them all are there from the beginning, so that what one call leaves idle, of cores or of a device, can
+    compute the next. On the host, of calls that are as short as waking up takes, nothing can be said.
     """
-    if len(trials) == 1 or not trials[0].on_host or trials[0].burst == 1:
+    if len(trials) == 1 or trials[0].burst == 1:
         return False
     alone: list[list[Sample]] = [[] for _ in trials]
     for count in range(ALONE):
         _take_turns(trials, alone, reference, [1] * len(trials), ALONE - count)
-        if trials[0].typical_ms(alone[0][-1:]) < ALONE_MS:
+        if trials[0].on_host and trials[0].typical_ms(alone[0][-1:]) < ALONE_MS:
             return False
-    mine, rivals = ([trial.typical_ms([call]) for call in calls] for trial, calls in zip(trials, alone, strict=True))
-    quick_ms, rivals_quick_ms = (statistics.quantiles(times, n=4)[0] for times in (mine, rivals))
-    waking_ms = max(rivals_quick_ms - trials[1].typical_ms(in_a_row[1]), 0.0)
-    return quick_ms - waking_ms > AHEAD * trials[0].typical_ms(in_a_row[0])
+    outside: list[ClockOf] = [trial.typical_ms for trial in trials]
+    if trials[0].on_host:
+        return _longer_alone(alone, in_a_row, outside)
+    told: list[ClockOf] = [median_device_ms] * len(trials)
+    return _longer_alone(alone, in_a_row, told, ALONE_TOLD_MS) or _longer_alone(
+        alone, in_a_row, outside, ALONE_OUTSIDE_MS
+    )
+
+
+def _longer_alone(
+    alone: list[list[Sample]], in_a_row: list[list[Sample]], clocks: list[ClockOf], slack_ms: float = 0.0
+) -> bool:
+    """Whether a candidate takes longer by itself by such a clock, and by more than a rival does.
+
+    To wake up takes time as well, a rival no less, and much of it now and then: the quickest quarter counts.
+    """
+    row_ms, rivals_row_ms = (clock(samples) for clock, samples in zip(clocks, in_a_row, strict=True))
+    quick_ms, rivals_quick_ms = (
+        statistics.quantiles([clock([sample]) for sample in samples], n=4)[0]
+        for clock, samples in zip(clocks, alone, strict=True)
+    )
+    waking_ms = max(rivals_quick_ms - rivals_row_ms, 0.0)
+    return quick_ms - waking_ms > AHEAD * row_ms + slack_ms
 
 
 def _make_alike(trials: Sequence[Trial]) -> None:

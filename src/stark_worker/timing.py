@@ -30,7 +30,9 @@ GROSS = 0.5  # a device's clock that tells less than this share of the referee's
 MOST_HANDSHAKE = 0.5  # of a single call on the host, the share that may be taken for the handshake
 AGREEMENT, LEAST_JITTER_MS = 0.1, 0.05
 HIDDEN_MS = 0.1  # of launching a call: as much as KernelBench hides by emptying the device's cache meanwhile
-LOADED_MS = 0.3  # the most by which a handshake may take longer once a candidate is loaded
+# The most by which a handshake may take longer once a candidate is loaded: around several calls, where that is looked
+# at, and around one, where it is not.
+LOADED_MS, LOADED_SINGLE_MS = 0.1, 0.3
 WRITING_SHARE, WRITING_MS = 0.05, 0.05  # how much longer than alone writing may take before the rest counts
 COPY_SLACK = 1.1  # how much longer than the referee's own a copy may take before the rest counts as computing
 
@@ -76,11 +78,12 @@ class Overhead:
     @classmethod
     def of(cls, singles: Sequence[Sample], bursts: Sequence[Sample], opened: Sequence[Sample] = ()) -> Overhead:
         """Read off calls of something that does nothing, bursts of no calls, and calls for which all was there."""
-        low, _, high = statistics.quantiles((sample.forward_ms for sample in singles), n=4)
+        single_ms = statistics.median(sample.forward_ms for sample in singles)
+        away_ms = statistics.median(abs(sample.forward_ms - single_ms) for sample in singles)
         launch_ms = statistics.median(sample.launch_ms for sample in bursts or singles)
         return cls(
-            single_ms=statistics.median(sample.forward_ms for sample in singles),
-            jitter_ms=max(high - low, LEAST_JITTER_MS),
+            single_ms=single_ms,
+            jitter_ms=max(2.0 * away_ms, LEAST_JITTER_MS),
             burst_ms=statistics.median(sample.forward_ms for sample in bursts or singles),
             copy_ms=statistics.median(sample.late_ms for sample in singles),
             open_ms=statistics.median(sample.forward_ms for sample in opened or singles),
@@ -110,21 +113,21 @@ class Overhead:
         """The same where another one is known, by which what is loaded makes no more of a difference."""
         return replace(self, loaded_ms=min(self.loaded_ms, other.loaded_ms))
 
-    @property
-    def doubt_ms(self) -> float:
-        """By how much the handshake of one request may differ from what it is taken for."""
-        return self.jitter_ms + LOADED_MS
+    def doubt_ms(self, length: float) -> float:
+        """By how much the handshake around so many calls may differ from what it is taken for."""
+        return self.jitter_ms + (LOADED_MS if length > 1 else LOADED_SINGLE_MS)
 
     def confirms(self, samples: Sequence[Sample]) -> bool:
         """Whether samples take long enough for the referee's clock to confirm or contradict the device's."""
         per_call_ms, length = self.typical_ms(samples), _length(samples)
         if length == 1 and per_call_ms >= max(SHORT_MS, CONFIRMABLE * self.unseen_ms(1)):
             return True
-        return per_call_ms * length >= CONFIRMABLE * (self.doubt_ms + self.unseen_ms(length))
+        return per_call_ms * length >= CONFIRMABLE * (self.doubt_ms(length) + self.unseen_ms(length))
 
     def at_most_ms(self, sample: Sample) -> float:
         """What a call can have taken, whatever the handshake was: nothing of it is to a candidate's advantage."""
-        doubt_ms = self.doubt_ms if sample.length > 1 else 0.0  # a single one's handshake is taken off as it is
+        # The handshake of a single one is taken off as it is.
+        doubt_ms = self.doubt_ms(sample.length) if sample.length > 1 else 0.0
         return self.per_call_ms(sample) + (doubt_ms + self.unseen_ms(sample.length)) / sample.length
 
     def unsure_ms(self, samples: Sequence[Sample]) -> float:
@@ -218,7 +221,7 @@ def device_times(samples: Sequence[Sample], overhead: Overhead, gated: bool = Tr
     )
     outside_ms = overhead.typical_ms(samples)
     device_ms, length = statistics.median(times), _length(samples)
-    if abs(outside_ms - device_ms) <= AGREEMENT * outside_ms + overhead.doubt_ms / length:
+    if abs(outside_ms - device_ms) <= AGREEMENT * outside_ms + overhead.doubt_ms(length) / length:
         return times
     if (length > 1 or not gated) and device_ms >= GROSS * outside_ms:
         return None

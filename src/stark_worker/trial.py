@@ -30,7 +30,7 @@ from stark_worker.sandbox import NOT_STARTED, START_S, Candidate, Failure
 from stark_worker.timing import Overhead, Sample, device_times, median_device_ms, told_by_device
 
 WARM_UPS, WARM_UP_S, WARM_UP_DEVICE_S = 100, 1.0, 0.05
-CALIBRATIONS, CALIBRATIONS_FEW = 20, 5
+CALIBRATIONS, CALIBRATIONS_HUGE, CALIBRATIONS_FEW = 20, 9, 5
 WARM_UPS_LEAST = 3  # on a GPU, where it is found out whether a candidate waits for the device
 PATIENCE_S = 0.02  # how long to wait until everything is launched; who waits for the device in between never gets there
 LONGER = 1.5  # how many times as many calls as before are worth another try
@@ -184,8 +184,10 @@ class Trial:
         """
         reference = self._reference
         inputs = {} if self.on_host else {0: reference.timed_questions(1)[0]}
-        takes_long = reference.call_bytes >= LARGE if self.on_host else reference.huge
-        count = CALIBRATIONS_FEW if takes_long else CALIBRATIONS
+        if self.on_host:
+            count = CALIBRATIONS_FEW if reference.call_bytes >= LARGE else CALIBRATIONS
+        else:
+            count = CALIBRATIONS_HUGE if reference.huge else CALIBRATIONS
         return [self._call(calls, inputs)[0] for _ in range(count + 1)][1:]  # the first one touches new memory
 
     def _build(self) -> Iterable[Case]:
