@@ -233,20 +233,18 @@ class Trial:
         a device does not take so many launches while it waits.
         """
         good, most = 1, len(self._inputs)
-        again = True  # the first burst also has to get memory, which can take long
         while wanted > good:
             try:
-                sample = self.call_checked(self._reference.own_cases(wanted))
+                for _ in range(2):  # the first burst also has to get memory, which can take long
+                    sample = self.call_checked(self._reference.own_cases(wanted))
             except Failure as failure:
                 if failure.outcome is not Outcome.WRONG_RESULT:
                     raise
                 return good
             if sample.launch_ms < PATIENCE_S * 1e3:
-                good, again = wanted, True
+                good = wanted
                 longer = self._overhead.burst_length([sample], most)
                 wanted = longer if longer >= LONGER * good else good
-            elif again:
-                again = False
             else:
                 wanted = most = wanted // 2
         return good
@@ -288,11 +286,14 @@ class Trial:
         times = told or outside
         if not confirmed:
             times = tuple(map(max, times, map(self._overhead.at_most_ms, samples)))
+        unsure_ms = 0.0 if confirmed and told else self._overhead.unsure_ms(samples)
+        if self.burst == 1:  # how long the launch of one by itself takes varies from process to process
+            unsure_ms += max(statistics.median(launching) - statistics.median(times), 0.0)
         times = tuple(map(max, times, launching))
         if (took_ms := statistics.median(times)) < (floor_ms := cuda.floor_ms(self._examiner.written_bytes)):
             log = f"It took {took_ms:.4f} ms, and to write its outputs alone takes this device {floor_ms:.4f} ms."
             raise Failure(Outcome.REJECTED, log, "impossible_time")
-        return Timing(times, 0.0 if confirmed and told else self._overhead.unsure_ms(samples))
+        return Timing(times, unsure_ms)
 
     def call_checked(self, cases: Sequence[Case], again: bool = False, share: float = 1.0) -> Sample:
         """Calls in a row, one on each case, with all outputs compared, or of cases without an answer a share.
