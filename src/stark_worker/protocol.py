@@ -142,8 +142,7 @@ class Timing:
     """Samples of one measurement, in milliseconds, in the order they were taken.
 
     Beside others that were taken in turns, all of them together may be too long or too short by ``unsure_ms``. That is
-    so of kernels too short for a device's clock, whose samples are what they took at most, and of those that take
-    longer to launch than to compute, where each call is timed by itself.
+    so of kernels too short for a device's clock: their samples are what they took at most.
     """
 
     samples_ms: tuple[float, ...]

@@ -189,10 +189,10 @@ def _prepare(trial: Trial, rivals: list[Trial]) -> None:
             trial.agree_with(rival)
 
 
-def _confirmed(trials: list[Trial], samples: list[list[Sample]]) -> list[bool]:
+def _confirmed(trials: list[Trial], samples: list[list[Sample]], alike: bool) -> list[bool]:
     """Of whom a device's clock counts: of all or none in bursts of one length, or two clocks would be compared."""
     each = list(map(Trial.confirms, trials, samples))
-    return [all(each)] * len(each) if len({trial.burst for trial in trials}) == 1 else each
+    return [all(each)] * len(each) if alike else each
 
 
 def _verdict(request: EvalRequest, trials: list[Trial], reference: Reference) -> EvalReport:
@@ -200,10 +200,11 @@ def _verdict(request: EvalRequest, trials: list[Trial], reference: Reference) ->
     try:
         _prepare(trial, rivals)
         samples = measure(trials, reference)
-        confirmed = _confirmed(trials, samples)
-        timing = trial.timing(samples[0], confirmed[0])
+        alike = len({each.burst for each in trials}) == 1
+        confirmed = _confirmed(trials, samples, alike)
+        timing = trial.timing(samples[0], confirmed[0], alike)
         with no_fault_of_the_candidate():
-            rival_timing = rivals[0].timing(samples[1], confirmed[1]) if rivals else None
+            rival_timing = rivals[0].timing(samples[1], confirmed[1], alike) if rivals else None
         leading = timing.median_ms < request.profile_below_ms
         told = trial.profile() if leading or request.labelled else None
         if rival_timing and not trial.on_host:

@@ -8,11 +8,12 @@ import random
 import statistics
 import time
 from collections.abc import Callable, Iterator, Sequence
+from typing import NamedTuple
 
 from stark_worker.faults import MachineryFault
 from stark_worker.reference import Reference
 from stark_worker.sandbox import Failure
-from stark_worker.timing import Sample, median_device_ms
+from stark_worker.timing import LEAST_MS, Sample, median_device_ms
 from stark_worker.trial import Trial
 
 SAMPLES_FEW, SAMPLES_ENOUGH, SAMPLES_MOST = 5, 30, 100
@@ -20,14 +21,22 @@ BURSTS_ENOUGH, BURSTS_MOST = 15, 30
 SHORTEST = 0.75  # of the longest burst
 ALIKE = 2.0  # up to this ratio bursts are made equally long
 ALONE = 15  # calls by themselves, after those in a row
-AHEAD = 1.2  # how many times as long as in a row
 ALONE_MS = 5.0  # on the host, of calls that take so long
-ALONE_TOLD_MS, ALONE_OUTSIDE_MS = 0.005, 0.1  # on a GPU, by so much more: by its clock, by the referee's
+AHEAD = 1.2  # how many times as long as in a row
 SAMPLING_S, SAMPLING_DEVICE_S, SAMPLING_MOST_S = 2.0, 1.0, 10.0
 COMPARED, COMPARED_LEAST = 0.1, 6  # the share of calls that are compared where not all are, and how many at least
 
 
-ClockOf = Callable[[list[Sample]], float]  # what one call took of these
+class Slack(NamedTuple):
+    """How much longer than in a row a call by itself may take, beyond a share, and how much at most waking up."""
+
+    ms: float
+    waking_ms: float
+
+
+# A rival on a GPU can be held up by what a candidate left there, so that its waking up does not count beyond what an
+# empty cache costs, or a handshake may differ by.
+ON_HOST, ON_DEVICE, FROM_OUTSIDE = Slack(0.0, math.inf), Slack(0.005, 0.02), Slack(0.15, 0.15)
 
 
 @contextlib.contextmanager
@@ -46,10 +55,7 @@ def measure(trials: Sequence[Trial], reference: Reference) -> list[list[Sample]]
     """
     _make_alike(trials)
     samples = _sampled(trials, reference)
-    if _works_ahead(trials, samples, reference):
-        for trial in trials:
-            trial.burst = 1
-        samples = _sampled(trials, reference)
+    trials[0].alone = _times_alone(trials, samples, reference)
     return samples
 
 
@@ -75,42 +81,46 @@ def _take_turns(
             taken.append(trial.call_checked(cases[:length], share=_share_compared(trial, left)))
 
 
-def _works_ahead(trials: Sequence[Trial], in_a_row: list[list[Sample]], reference: Reference) -> bool:
-    """Whether a candidate takes longer for a call by itself than for one of several in a row.
+def _times_alone(trials: Sequence[Trial], in_a_row: list[list[Sample]], reference: Reference) -> float:
+    """How many times as long as for one of several in a row a candidate takes for a call by itself; 1 where that is not
+    for sure, or not more than for a rival.
 
     The inputs of them all are there from the beginning, so that what one call leaves idle, of cores or of a device, can
     compute the next. On the host, of calls that are as short as waking up takes, nothing can be said.
     """
-    if len(trials) == 1 or trials[0].burst == 1:
-        return False
+    mine = trials[0]
+    if len(trials) == 1 or mine.burst == 1:
+        return 1.0
     alone: list[list[Sample]] = [[] for _ in trials]
     for count in range(ALONE):
         _take_turns(trials, alone, reference, [1] * len(trials), ALONE - count)
-        if trials[0].on_host and trials[0].typical_ms(alone[0][-1:]) < ALONE_MS:
-            return False
-    outside: list[ClockOf] = [trial.typical_ms for trial in trials]
-    if trials[0].on_host:
-        return _longer_alone(alone, in_a_row, outside)
-    told: list[ClockOf] = [median_device_ms] * len(trials)
-    return _longer_alone(alone, in_a_row, told, ALONE_TOLD_MS) or _longer_alone(
-        alone, in_a_row, outside, ALONE_OUTSIDE_MS
-    )
+        if mine.on_host and mine.typical_ms(alone[0][-1:]) < ALONE_MS:
+            return 1.0
+    outside = [trial.typical_ms for trial in trials]
+    if mine.on_host:
+        return times_longer(alone, in_a_row, outside, ON_HOST)
+    # Who waits for the device is seen on its clock launching what others launched before.
+    told = times_longer(alone, in_a_row, [median_device_ms] * len(trials), ON_DEVICE) if mine.gated else 1.0
+    return max(told, times_longer(alone, in_a_row, outside, FROM_OUTSIDE))
 
 
-def _longer_alone(
-    alone: list[list[Sample]], in_a_row: list[list[Sample]], clocks: list[ClockOf], slack_ms: float = 0.0
-) -> bool:
-    """Whether a candidate takes longer by itself by such a clock, and by more than a rival does.
+def times_longer(
+    alone: list[list[Sample]],
+    in_a_row: list[list[Sample]],
+    clocks: Sequence[Callable[[list[Sample]], float]],
+    slack: Slack,
+) -> float:
+    """The same by such a clock.
 
     To wake up takes time as well, a rival no less, and much of it now and then: the quickest quarter counts.
     """
-    row_ms, rivals_row_ms = (clock(samples) for clock, samples in zip(clocks, in_a_row, strict=True))
+    row_ms, rivals_row_ms = (max(clock(samples), LEAST_MS) for clock, samples in zip(clocks, in_a_row, strict=True))
     quick_ms, rivals_quick_ms = (
         statistics.quantiles([clock([sample]) for sample in samples], n=4)[0]
         for clock, samples in zip(clocks, alone, strict=True)
     )
-    waking_ms = max(rivals_quick_ms - rivals_row_ms, 0.0)
-    return quick_ms - waking_ms > AHEAD * row_ms + slack_ms
+    took_ms = quick_ms - min(max(rivals_quick_ms - rivals_row_ms, 0.0), slack.waking_ms)
+    return took_ms / row_ms if took_ms > AHEAD * row_ms + slack.ms else 1.0
 
 
 def _make_alike(trials: Sequence[Trial]) -> None:

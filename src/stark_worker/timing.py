@@ -22,7 +22,6 @@ from stark_worker.protocol import Outcome
 from stark_worker.sandbox import Failure
 
 LEAST_MS, MOST_MS = 1e-4, 1e9  # that a clock can say
-SHORT_MS = 0.2  # on a GPU; below it a call drowns in the handshake
 BURST_MS = 20.0  # on the host, how long a sample should take: waking up takes up to a few milliseconds
 DEVICE_BURST_MS = 10.0  # the same on a GPU; a call of more than half of it is a sample by itself
 CONFIRMABLE = 4.0  # how many times the doubt about the handshake a burst has to take for the device's clock to count
@@ -30,9 +29,7 @@ GROSS = 0.5  # a device's clock that tells less than this share of the referee's
 MOST_HANDSHAKE = 0.5  # of a single call on the host, the share that may be taken for the handshake
 AGREEMENT, LEAST_JITTER_MS = 0.1, 0.05
 HIDDEN_MS = 0.1  # of launching a call: as much as KernelBench hides by emptying the device's cache meanwhile
-# The most by which a handshake may take longer once a candidate is loaded: around several calls, where that is looked
-# at, and around one, where it is not.
-LOADED_MS, LOADED_SINGLE_MS = 0.1, 0.3
+LOADED_MS = 0.1  # the most by which a handshake may take longer once a candidate is loaded
 WRITING_SHARE, WRITING_MS = 0.05, 0.05  # how much longer than alone writing may take before the rest counts
 COPY_SLACK = 1.1  # how much longer than the referee's own a copy may take before the rest counts as computing
 
@@ -113,28 +110,28 @@ class Overhead:
         """The same where another one is known, by which what is loaded makes no more of a difference."""
         return replace(self, loaded_ms=min(self.loaded_ms, other.loaded_ms))
 
-    def doubt_ms(self, length: float) -> float:
-        """By how much the handshake around so many calls may differ from what it is taken for."""
-        return self.jitter_ms + (LOADED_MS if length > 1 else LOADED_SINGLE_MS)
+    @property
+    def doubt_ms(self) -> float:
+        """By how much the handshake of one request may differ from what it is taken for."""
+        return self.jitter_ms + LOADED_MS
 
     def confirms(self, samples: Sequence[Sample]) -> bool:
         """Whether samples take long enough for the referee's clock to confirm or contradict the device's."""
-        per_call_ms, length = self.typical_ms(samples), _length(samples)
-        if length == 1 and per_call_ms >= max(SHORT_MS, CONFIRMABLE * self.unseen_ms(1)):
-            return True
-        return per_call_ms * length >= CONFIRMABLE * (self.doubt_ms(length) + self.unseen_ms(length))
+        length = _length(samples)
+        return self.typical_ms(samples) * length >= CONFIRMABLE * (self.doubt_ms + self.unseen_ms(length))
 
     def at_most_ms(self, sample: Sample) -> float:
         """What a call can have taken, whatever the handshake was: nothing of it is to a candidate's advantage."""
         # The handshake of a single one is taken off as it is.
-        doubt_ms = self.doubt_ms(sample.length) if sample.length > 1 else 0.0
+        doubt_ms = self.doubt_ms if sample.length > 1 else 0.0
         return self.per_call_ms(sample) + (doubt_ms + self.unseen_ms(sample.length)) / sample.length
 
-    def unsure_ms(self, samples: Sequence[Sample]) -> float:
+    def unsure_ms(self, samples: Sequence[Sample], alike: bool) -> float:
         """By how much what the referee's clock says of one call may be off, for all samples alike: a handshake takes
-        one process longer than another.
+        one process longer than another, and all doubt weighs more where another's bursts are not ``alike``.
         """
-        return self.jitter_ms / _length(samples)
+        length = _length(samples)
+        return (self.jitter_ms if alike and length > 1 else self.doubt_ms + self.unseen_ms(length)) / length
 
     def burst_length(self, samples: Sequence[Sample], most: int) -> int:
         """How many calls in a row make a sample, of as many as there is room for."""
@@ -211,19 +208,16 @@ def told_by_device(told: Any, calls: int) -> float:
     return middle if abs(middle - mean) <= AGREEMENT * mean else mean
 
 
-def device_times(samples: Sequence[Sample], overhead: Overhead, gated: bool = True) -> tuple[float, ...] | None:
-    """The device's times where the referee's clock confirms them; None where that alone is to be believed.
-
-    A single call is a lie where the clocks disagree, unless it was not ``gated``: there much is up to the host.
-    """
+def device_times(samples: Sequence[Sample], overhead: Overhead) -> tuple[float, ...] | None:
+    """The device's times where the referee's clock confirms them; None where that alone is to be believed."""
     times = tuple(
         max(sample.device_ms or 0.0, LEAST_MS) + overhead.aside_ms(sample) / sample.length for sample in samples
     )
     outside_ms = overhead.typical_ms(samples)
     device_ms, length = statistics.median(times), _length(samples)
-    if abs(outside_ms - device_ms) <= AGREEMENT * outside_ms + overhead.doubt_ms(length) / length:
+    if abs(outside_ms - device_ms) <= AGREEMENT * outside_ms + overhead.doubt_ms / length:
         return times
-    if (length > 1 or not gated) and device_ms >= GROSS * outside_ms:
+    if device_ms >= GROSS * outside_ms:
         return None
     raise Failure(
         Outcome.REJECTED,

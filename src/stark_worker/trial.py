@@ -55,8 +55,9 @@ class Trial:
         self.checks: dict[str, str] = {} if self.on_host else {"arithmetic": request.arithmetic}
         self.as_kernelbench = request.score is Score.KERNELBENCH
         self.burst = 1  # how many calls make a sample at most
+        self.alone = 1.0  # how many times as long as one of them a call by itself takes, as far as that counts
         self._warm_ups = 0
-        self._gated = not self.on_host  # calls are launched before their inputs are there
+        self.gated = not self.on_host  # calls are launched before their inputs are there
         self.compared = 0  # timed calls
         self._request, self._candidate, self._reference = request, candidate, reference
         self._job = job = write_job(request, reference, candidate.folder, cache)
@@ -172,9 +173,9 @@ class Trial:
     def _without_gate(self) -> list[Sample]:
         if self.on_host:
             return []
-        self._gated = False
+        self.gated = False
         samples = self._empty([(0, 0)])
-        self._gated = True
+        self.gated = True
         return samples
 
     def _empty(self, calls: Calls) -> list[Sample]:
@@ -211,8 +212,8 @@ class Trial:
     def _warm_up(self) -> list[Sample]:
         """Nobody who waits for the device in forward() is kept waiting after that."""
         samples = self._repeat()
-        if self._gated and all(sample.launch_ms >= PATIENCE_S * 1e3 for sample in samples):
-            self._gated, self._overhead = False, self._overhead.without_gate()
+        if self.gated and all(sample.launch_ms >= PATIENCE_S * 1e3 for sample in samples):
+            self.gated, self._overhead = False, self._overhead.without_gate()
             samples = self._repeat()
         return samples
 
@@ -235,7 +236,7 @@ class Trial:
         good, most = 1, len(self._inputs)
         while wanted > good:
             try:
-                for _ in range(2):  # the first burst also has to get memory, which can take long
+                for _ in range(1 if self.on_host else 2):  # the first also has to get memory, which can take long
                     sample = self.call_checked(self._reference.own_cases(wanted))
             except Failure as failure:
                 if failure.outcome is not Outcome.WRONG_RESULT:
@@ -257,8 +258,11 @@ class Trial:
         """Whether the referee's clock can confirm what a device's tells of these."""
         return self._overhead.confirms(samples)
 
-    def timing(self, samples: list[Sample], confirmed: bool) -> Timing:
-        """The samples that count, and how they came about; of a device's clock only what can be confirmed."""
+    def timing(self, samples: list[Sample], confirmed: bool, alike: bool = True) -> Timing:
+        """The samples that count, and how they came about; of a device's clock only what can be confirmed.
+
+        ``alike`` are bursts that are as long as those of whom it is compared with.
+        """
         overhead = self._overhead
         calls = sum(sample.length for sample in samples)
         compared = "some, which nobody can foresee," if self._reference.huge else "each"
@@ -267,33 +271,34 @@ class Trial:
         )
         if self.burst > 1:
             self.checks["timing"] += f", in {len(samples)} bursts"
-        outside = tuple(map(overhead.per_call_ms, samples))
-        return Timing(outside) if self.on_host else self._device_timing(samples, outside, confirmed)
+        if self.alone > 1.0:
+            self.checks["timing"] += f"; by itself a call takes {self.alone:.2f} times as long, which counts"
+        if self.on_host:
+            return Timing(tuple(self.alone * overhead.per_call_ms(sample) for sample in samples))
+        return self._device_timing(samples, confirmed, alike)
 
-    def _device_timing(self, samples: list[Sample], outside: tuple[float, ...], confirmed: bool) -> Timing:
+    def _device_timing(self, samples: list[Sample], confirmed: bool, alike: bool) -> Timing:
         """What counts of both clocks of a GPU."""
+        outside = tuple(map(self._overhead.per_call_ms, samples))
         launching = tuple(map(self._overhead.launching_ms, samples))
         launched = f"launching {max(statistics.median(launching), 0.0):.4f} ms more than can be hidden"
         self.checks["clocks"] = (
             f"device {median_device_ms(samples):.4f} ms, referee {statistics.median(outside):.4f} ms,"
-            f" {launched if self._gated else 'launching included'}, per call"
+            f" {launched if self.gated else 'launching included'}, per call"
         )
         written_ms = statistics.median(sample.writing_ms for sample in samples)
         held_ms = statistics.median(map(self._overhead.held_ms, samples))
         self.checks["inputs"] = f"written in {written_ms:.3f} ms while it was stopped, {held_ms:.3f} ms of them its own"
         self.checks["cache"] = cuda.cache_told(self._request.flushed, self.burst, self._job.size)
-        told = device_times(samples, self._overhead, self._gated) if confirmed or self.burst == 1 else None
+        told = device_times(samples, self._overhead) if confirmed else None
         times = told or outside
         if not confirmed:
-            times = tuple(map(max, times, map(self._overhead.at_most_ms, samples)))
-        unsure_ms = 0.0 if confirmed and told else self._overhead.unsure_ms(samples)
-        if self.burst == 1:  # how long the launch of one by itself takes varies from process to process
-            unsure_ms += max(statistics.median(launching) - statistics.median(times), 0.0)
-        times = tuple(map(max, times, launching))
+            times = tuple(max(sample.device_ms or 0.0, self._overhead.at_most_ms(sample)) for sample in samples)
+        times = tuple(max(self.alone * ms, launched_ms) for ms, launched_ms in zip(times, launching, strict=True))
         if (took_ms := statistics.median(times)) < (floor_ms := cuda.floor_ms(self._examiner.written_bytes)):
             log = f"It took {took_ms:.4f} ms, and to write its outputs alone takes this device {floor_ms:.4f} ms."
             raise Failure(Outcome.REJECTED, log, "impossible_time")
-        return Timing(times, unsure_ms)
+        return Timing(times, 0.0 if told else self._overhead.unsure_ms(samples, alike))
 
     def call_checked(self, cases: Sequence[Case], again: bool = False, share: float = 1.0) -> Sample:
         """Calls in a row, one on each case, with all outputs compared, or of cases without an answer a share.
@@ -358,7 +363,7 @@ class Trial:
         """
         asked, launch_ms = time.perf_counter(), 0.0
         until = asked + self._left_s
-        if self._gated:
+        if self.gated:
             self._candidate.tell(do="call", calls=calls, gate=self._memory.opened + 1)
             launched = self._candidate.says_soon("launched", PATIENCE_S)
             launch_ms = (time.perf_counter() - asked) * 1e3

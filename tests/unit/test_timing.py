@@ -39,11 +39,15 @@ def test_the_devices_times_count_where_the_referees_clock_confirms_them():
     assert device_times(samples(1.11, 1.0), OVERHEAD) == (1.0,) * 30
 
 
-@pytest.mark.parametrize("device_ms", [0.5, 1.6], ids=["too short", "too long"])
-def test_times_that_the_referees_clock_contradicts_are_refused(device_ms):
+def test_times_that_the_referees_clock_contradicts_are_refused():
     with pytest.raises(Failure, match="clocks disagree") as refused:
-        device_times(samples(1.11, device_ms), OVERHEAD)
+        device_times(samples(1.11, 0.5), OVERHEAD)
     assert refused.value.rule == "clock_disagreement"
+
+
+@pytest.mark.parametrize("device_ms", [0.6, 1.6], ids=["too short", "too long"])
+def test_the_referees_clock_alone_counts_where_the_two_differ(device_ms):
+    assert device_times(samples(1.11, device_ms), OVERHEAD) is None
 
 
 def test_a_burst_is_timed_from_the_outside_without_its_own_handshake():
@@ -54,8 +58,8 @@ def test_the_referees_clock_alone_counts_where_the_handshake_is_too_much_of_a_sa
     def burst(per_call_ms: float, length: int) -> list[Sample]:
         return [Sample(0.08 + per_call_ms * length, 0.05, per_call_ms, length=length)] * 15
 
-    assert not OVERHEAD.confirms(samples(0.2, 0.1))
-    assert OVERHEAD.confirms(samples(0.4, 0.3))
+    assert not OVERHEAD.confirms(samples(0.6, 0.5))
+    assert OVERHEAD.confirms(samples(0.9, 0.8))
     assert not OVERHEAD.confirms(burst(0.005, 64))
     assert OVERHEAD.confirms(burst(0.1, 64))
 
@@ -68,17 +72,11 @@ def test_the_device_confirmed_by_a_burst_is_timed_without_the_launch_that_is_wai
 def test_the_referees_clock_counts_where_a_burst_hardly_confirms_the_devices():
     doubtful = [Sample(0.08 + 10 * 1.0, 0.05, 0.7, length=10)] * 15
     assert device_times(doubtful, OVERHEAD) is None
-    assert OVERHEAD.unsure_ms(doubtful) == pytest.approx(OVERHEAD.jitter_ms / 10)
+    assert OVERHEAD.unsure_ms(doubtful, alike=True) == pytest.approx(OVERHEAD.jitter_ms / 10)
+    assert OVERHEAD.unsure_ms(doubtful, alike=False) == pytest.approx(OVERHEAD.doubt_ms / 10)
+    assert OVERHEAD.unsure_ms(samples(0.3, 0.2), alike=True) == OVERHEAD.doubt_ms
     with pytest.raises(Failure, match="clocks disagree"):
         device_times([Sample(0.08 + 10 * 1.0, 0.05, 0.3, length=10)] * 15, OVERHEAD)
-
-
-def test_where_a_call_waits_for_the_device_the_referees_clock_counts_and_only_gross_lies_are_refused():
-    with_work_on_the_host = [Sample(14.0, 0.05, 11.0)] * 15
-    assert device_times(with_work_on_the_host, OVERHEAD, gated=False) is None
-    for told_ms, gated in ((11.0, True), (6.0, False)):
-        with pytest.raises(Failure, match="clocks disagree"):
-            device_times([Sample(14.0, 0.05, told_ms)] * 15, OVERHEAD, gated)
 
 
 def test_how_many_calls_make_a_sample():
