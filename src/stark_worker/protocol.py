@@ -141,8 +141,8 @@ class EvalRequest:
 class Timing:
     """Samples of one measurement, in milliseconds, in the order they were taken.
 
-    Beside others that were taken in turns, all of them together may be too long or too short by ``unsure_ms``. That is
-    so of kernels too short for a device's clock: their samples are what they took at most.
+    Beside others that were taken in turns, all of them together may be too long or too short by ``unsure_ms``: of what
+    is too short for a device's clock, or takes longer by itself than in a row.
     """
 
     samples_ms: tuple[float, ...]

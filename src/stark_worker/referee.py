@@ -14,8 +14,9 @@ from typing import Any
 
 import torch
 
-from stark_worker import cuda
+from stark_worker import by_itself, cuda
 from stark_worker.admission import admit
+from stark_worker.by_itself import Seen
 from stark_worker.candidate import NO_MEMORY, lock_in
 from stark_worker.channel import Channel, ChannelClosed
 from stark_worker.compare import Rules
@@ -156,14 +157,12 @@ def admitted(report: EvalReport, reference: Reference) -> EvalReport:
     return replace(report, checks=report.checks | {DEGENERATE: " ".join(reasons)}) if reasons else report
 
 
-def as_alone(rival: Trial, beside: Timing, reference: Reference, confirmed: bool) -> tuple[Timing, str]:
-    """A rival's times with nobody to hold it up, and what is to be said of it; to be asked when the candidate is gone.
+def as_alone(rival: Trial, beside: Timing, samples: list[Sample], confirmed: bool) -> tuple[Timing, str]:
+    """A rival's times with nobody to hold it up, by samples taken then, and what is to be said of it.
 
     On a GPU work can go on while the process that launched it is stopped.
     """
-    with no_fault_of_the_candidate():
-        rival.begin_anew()
-        alone = rival.timing(measure([rival], reference)[0], confirmed)
+    alone = rival.timing(samples, confirmed)
     if beside.median_ms <= (1.0 + AGREEMENT) * median_interval(alone.samples_ms)[1]:
         return beside, "took no longer beside the candidate than without it"
     times = beside.median_ms / alone.median_ms
@@ -199,7 +198,9 @@ def _verdict(request: EvalRequest, trials: list[Trial], reference: Reference) ->
     trial, rivals = trials[0], trials[1:]
     try:
         _prepare(trial, rivals)
-        samples = measure(trials, reference)
+        samples, singles = measure(trials, reference), []
+        if rivals and trial.burst > 1:  # a rival on a GPU by itself when there is nobody to hold it up
+            singles = by_itself.call(trials if trial.on_host else [trial], reference)
         alike = len({each.burst for each in trials}) == 1
         confirmed = _confirmed(trials, samples, alike)
         timing = trial.timing(samples[0], confirmed[0], alike)
@@ -209,7 +210,13 @@ def _verdict(request: EvalRequest, trials: list[Trial], reference: Reference) ->
         told = trial.profile() if leading or request.labelled else None
         if rival_timing and not trial.on_host:
             trial.end()
-            rival_timing, trial.checks["rival"] = as_alone(rivals[0], rival_timing, reference, confirmed[1])
+            with no_fault_of_the_candidate():
+                rivals[0].begin_anew()
+                samples[1:] = measure(rivals, reference)
+                singles += by_itself.call(rivals, reference) if singles else []
+                rival_timing, trial.checks["rival"] = as_alone(rivals[0], rival_timing, samples[1], confirmed[1])
+        if singles:
+            timing = by_itself.timed(timing, *map(Seen, trials, samples, singles))
         return EvalReport(
             Outcome.OK,
             timing,

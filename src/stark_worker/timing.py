@@ -121,8 +121,7 @@ class Overhead:
         return self.typical_ms(samples) * length >= CONFIRMABLE * (self.doubt_ms + self.unseen_ms(length))
 
     def at_most_ms(self, sample: Sample) -> float:
-        """What a call can have taken, whatever the handshake was: nothing of it is to a candidate's advantage."""
-        # The handshake of a single one is taken off as it is.
+        """What a call can have taken at most; in a burst whatever the handshake was, which would be too much of one."""
         doubt_ms = self.doubt_ms if sample.length > 1 else 0.0
         return self.per_call_ms(sample) + (doubt_ms + self.unseen_ms(sample.length)) / sample.length
 

@@ -55,7 +55,6 @@ class Trial:
         self.checks: dict[str, str] = {} if self.on_host else {"arithmetic": request.arithmetic}
         self.as_kernelbench = request.score is Score.KERNELBENCH
         self.burst = 1  # how many calls make a sample at most
-        self.alone = 1.0  # how many times as long as one of them a call by itself takes, as far as that counts
         self._warm_ups = 0
         self.gated = not self.on_host  # calls are launched before their inputs are there
         self.compared = 0  # timed calls
@@ -271,15 +270,11 @@ class Trial:
         )
         if self.burst > 1:
             self.checks["timing"] += f", in {len(samples)} bursts"
-        if self.alone > 1.0:
-            self.checks["timing"] += f"; by itself a call takes {self.alone:.2f} times as long, which counts"
-        if self.on_host:
-            return Timing(tuple(self.alone * overhead.per_call_ms(sample) for sample in samples))
-        return self._device_timing(samples, confirmed, alike)
+        outside = tuple(map(overhead.per_call_ms, samples))
+        return Timing(outside) if self.on_host else self._device_timing(samples, outside, confirmed, alike)
 
-    def _device_timing(self, samples: list[Sample], confirmed: bool, alike: bool) -> Timing:
+    def _device_timing(self, samples: list[Sample], outside: tuple[float, ...], confirmed: bool, alike: bool) -> Timing:
         """What counts of both clocks of a GPU."""
-        outside = tuple(map(self._overhead.per_call_ms, samples))
         launching = tuple(map(self._overhead.launching_ms, samples))
         launched = f"launching {max(statistics.median(launching), 0.0):.4f} ms more than can be hidden"
         self.checks["clocks"] = (
@@ -291,10 +286,9 @@ class Trial:
         self.checks["inputs"] = f"written in {written_ms:.3f} ms while it was stopped, {held_ms:.3f} ms of them its own"
         self.checks["cache"] = cuda.cache_told(self._request.flushed, self.burst, self._job.size)
         told = device_times(samples, self._overhead) if confirmed else None
-        times = told or outside
-        if not confirmed:
-            times = tuple(max(sample.device_ms or 0.0, self._overhead.at_most_ms(sample)) for sample in samples)
-        times = tuple(max(self.alone * ms, launched_ms) for ms, launched_ms in zip(times, launching, strict=True))
+        at_most = (max(sample.device_ms or 0.0, self._overhead.at_most_ms(sample)) for sample in samples)
+        times = (told or outside) if confirmed else tuple(at_most)
+        times = tuple(map(max, times, launching))
         if (took_ms := statistics.median(times)) < (floor_ms := cuda.floor_ms(self._examiner.written_bytes)):
             log = f"It took {took_ms:.4f} ms, and to write its outputs alone takes this device {floor_ms:.4f} ms."
             raise Failure(Outcome.REJECTED, log, "impossible_time")
