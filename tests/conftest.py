@@ -1,12 +1,17 @@
-"""What every suite has in common: ``strategies`` on the path, and how hypothesis runs."""
+"""What every suite has in common: ``strategies`` on the path, how hypothesis runs, and how to be alone."""
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
 import os
 import sys
 import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
 from pathlib import Path
 
+import pytest
 from hypothesis import settings
 
 sys.path.insert(0, str(Path(__file__).parent))
@@ -20,3 +25,18 @@ os.environ.setdefault("HYPOTHESIS_STORAGE_DIRECTORY", str(Path(tempfile.gettempd
 settings.register_profile("stark", max_examples=50, deadline=None, derandomize=True)
 settings.register_profile("explore", max_examples=1000, deadline=None)
 settings.load_profile("stark")
+
+
+@pytest.fixture(autouse=True)
+def alone(tmp_path_factory) -> Iterator[Callable[[], AbstractContextManager[None]]]:
+    """Keeps tests in other processes waiting, for what a busy machine made doubtful; each has a share of one lock."""
+    with (tmp_path_factory.getbasetemp().parent / "alone.lock").open("w") as file:
+        fcntl.flock(file, fcntl.LOCK_SH)
+
+        @contextlib.contextmanager
+        def wait() -> Iterator[None]:
+            fcntl.flock(file, fcntl.LOCK_EX)
+            yield
+            fcntl.flock(file, fcntl.LOCK_SH)
+
+        yield wait

@@ -40,12 +40,14 @@ def judge():
 
 
 @pytest.mark.parametrize("name", TRIED)
-def test_the_exploit_gets_what_it_deserves(judge, name):
+def test_the_exploit_gets_what_it_deserves(judge, name, alone):
     exploit = STOPPED[name]
-    for _ in range(zoo.ROUNDS):
-        report = judge(exploit.request(Target.CPU, in_turns="ok-at-true-time" in exploit.expect))
-        if not exploit.only_time_speaks_against_it(report):
-            break
+    request = exploit.request(Target.CPU, in_turns="ok-at-true-time" in exploit.expect)
+    report = judge(request)
+    if exploit.only_time_speaks_against_it(report):
+        with alone():
+            rounds = (judge(request) for _ in range(zoo.ROUNDS - 1))
+            report = next((each for each in rounds if not exploit.only_time_speaks_against_it(each)), report)
     if report.sandbox == Level.WEAK and "contained" in exploit.expect:
         pytest.skip("a weak sandbox does not contain it, as docs/trust.md says")
     assert exploit.as_expected(report), (report.outcome, report.rule, report.log, zoo.true_share(report))
