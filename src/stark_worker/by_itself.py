@@ -57,7 +57,7 @@ def _longer_ms(mine: Seen, rival: Seen) -> float:
     if _too_short(trial, mine.by_itself):
         return 0.0
     outside = longer_ms(mine, rival, trial.typical_ms, rival.trial.typical_ms, 0.0 if trial.on_host else OUTSIDE_MS)
-    if trial.on_host or not trial.gated:  # who launches only when inputs are there is seen to on the device's clock
+    if not trial.gated:  # there is no other clock, or launching shows on it
         return outside
     return max(outside, longer_ms(mine, rival, median_device_ms, median_device_ms, TOLD_MS))
 
