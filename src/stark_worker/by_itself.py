@@ -7,7 +7,6 @@ wake up takes time as well, a rival no less, and much of it now and then: the qu
 
 from __future__ import annotations
 
-import statistics
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import NamedTuple
@@ -18,7 +17,7 @@ from stark_worker.sampling import take_turns
 from stark_worker.timing import Sample, median_device_ms
 from stark_worker.trial import Trial
 
-CALLS, QUARTER = 15, 4  # the fourth of fifteen has a quarter of them up to it
+CALLS, QUARTER = 15, 4
 HOST_MS = 5.0  # on the host nothing can be said of shorter calls: some of their time is waking up
 AHEAD = 1.2  # how many times as long as in a row is not for sure longer
 TOLD_MS, OUTSIDE_MS = 0.002, 0.15  # nor is so much beyond that, on a GPU, by its clock and by the referee's
@@ -77,4 +76,4 @@ def _too_short(trial: Trial, samples: list[Sample]) -> bool:
 
 def _quick_ms(samples: list[Sample], clock: Clock) -> float:
     """The longest of the quickest quarter."""
-    return statistics.quantiles([clock([sample]) for sample in samples], n=4)[0]
+    return sorted(clock([sample]) for sample in samples)[QUARTER - 1]
