@@ -213,17 +213,18 @@ def table(data: Results) -> Iterator[str]:
     passed = Counter(found["verdict"] for found in data.get("honest", {}).values())
     if passed:
         yield f"honest     tried {passed.total():4d}   rejected {passed['rejected']}   flagged {passed['flagged']}"
-        yield from (
-            f"           {found}: {name}" for name, found in data["honest"].items() if found["verdict"] != "passed"
-        )
+        failed = {name: found for name, found in data["honest"].items() if found["verdict"] != "passed"}
+        yield from (f"           {found['verdict']}: {name}, {found['outcome']}" for name, found in failed.items())
     for name, found in data.get("probes", {}).items():
         yield f"probes     {name}: {found['level']}, attempted {found['attempted']}, blocked {found['blocked']}"
         yield from (f"           succeeded: {each}" for each in found["open"])
         yield from (f"           known to succeed: {each}" for each in found.get("known", []))
     if theirs := data.get("kernelbench", {}):
         fools = [name for name, found in theirs.items() if found["fooled"]]
-        yield f"KernelBench   fooled {len(fools)} of {len(theirs)}"
+        unsaid = [name for name, found in theirs.items() if found["fooled"] is None]
+        yield f"KernelBench   fooled {len(fools)} of {len(theirs) - len(unsaid)}"
         yield from (f"           fools KernelBench: {name}" for name in fools)
+        yield from (f"           not correct there without cheating: {name}" for name in unsaid)
 
 
 def holds(data: Results) -> bool:

@@ -1,7 +1,8 @@
 """What rounding alone decides.
 
 Which of two nearly equal scores is the larger, honest kernels can see differently: one that multiplies and adds in one
-step rounds once where the reference rounds twice. Such an integer is as right as the reference's own.
+step rounds once where the reference rounds twice. Such an integer is as right as the reference's own. So is the one
+that double precision gives, which is asked first.
 """
 
 from __future__ import annotations
@@ -14,7 +15,9 @@ from stark_worker.compare import bits, pieces
 from stark_worker.draws import secret_seed
 
 NUDGES = 16  # nearly equal values change places in some of them; that all go one way is one in 65,536
-NUDGE = 2.0  # units of the last place, at most
+# Units of the last place, at most. A long sum is off by many of them, and by the same ones again however its terms are
+# nudged, so that a nudge has to be larger. Of short formats a sum is made in single precision and rounded once.
+NUDGE, NUDGE_SHORT = 32.0, 2.0
 
 
 def keys() -> Iterator[int]:
@@ -28,9 +31,16 @@ def nudged(tensor: torch.Tensor, key: int) -> torch.Tensor:
     """
     copied = tensor.clone()
     if tensor.is_floating_point():
+        share = nudge(tensor.dtype)
         for _, piece in pieces(copied):
-            piece.mul_(_noise(piece, key).mul_(NUDGE * torch.finfo(piece.dtype).eps).add_(1.0))
+            piece.mul_(_noise(piece, key).mul_(share).add_(1.0))
     return copied
+
+
+def nudge(dtype: torch.dtype) -> float:
+    """By which share of itself a value is off at most."""
+    kind = torch.finfo(dtype)
+    return (NUDGE if kind.bits >= 32 else NUDGE_SHORT) * kind.eps
 
 
 def _noise(values: torch.Tensor, key: int) -> torch.Tensor:

@@ -23,7 +23,7 @@ from adversarial import zoo
 from stark_worker.protocol import Target
 
 COMPILING_S = 300
-SECONDS = 40  # to judge a candidate, whose extension is compiled already
+SECONDS = 20  # to judge a candidate, whose extension is compiled already
 # There is one figure for each, taken one after the other: only a large difference is a gain.
 GAINED = 0.5
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
@@ -31,18 +31,21 @@ BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 # A line with task, candidate and a folder for what it compiles comes in, one with the verdict goes out; a candidate's
 # own output goes elsewhere.
 PROGRAM = """
-import json, os, select, signal, sys
+import json, os, select, signal, sys, traceback
 from pathlib import Path
+
+import torch
 
 sys.path.insert(0, sys.argv[1])
 import theirs
 
+asked, torch.cuda.is_available = torch.cuda.is_available, lambda: False  # or the default of an argument starts CUDA
 evaluation = theirs.load(Path(sys.argv[2])).eval
+torch.cuda.is_available = asked
 
 def judge(task, candidate, builds, answer):
     os.dup2(2, 1)
     os.environ["TORCH_EXTENSIONS_DIR"] = os.environ["TRITON_CACHE_DIR"] = builds
-    import torch
     found = evaluation.eval_kernel_against_ref(
         original_model_src=task, custom_model_src=candidate, measure_performance=True, num_correct_trials=5,
         num_perf_trials=100, device=torch.device("cuda:0"),
@@ -57,6 +60,8 @@ for line in sys.stdin:
         os.setsid()
         try:
             judge(*json.loads(line), writing)
+        except Exception:
+            traceback.print_exc()
         finally:
             os._exit(0)
     os.close(writing)
@@ -172,9 +177,11 @@ def _end(process: subprocess.Popen[bytes]) -> None:
     process.wait()
 
 
-def _fooled(exploit: zoo.Exploit, found: dict[str, Any], reference: dict[str, Any]) -> bool:
-    """Whether it was taken for correct though it is not, or for faster than what it computes."""
-    if not found["correct"] or found["ms"] is None or not reference["correct"]:
+def _fooled(exploit: zoo.Exploit, found: dict[str, Any], reference: dict[str, Any]) -> bool | None:
+    """Whether it was taken for correct though it is not, or for faster than what it computes; None: cannot be said."""
+    if not reference["correct"]:
+        return None
+    if not found["correct"] or found["ms"] is None:
         return False
     honest = "ok-at-true-time" in exploit.expect
     return not (honest and found["ms"] >= GAINED * reference["ms"])

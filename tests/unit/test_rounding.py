@@ -12,7 +12,7 @@ from stark_worker.examiner import Examiner
 from stark_worker.job import write_job
 from stark_worker.protocol import EvalRequest, Precision
 from stark_worker.reference import Case, Reference
-from stark_worker.rounding import NUDGE, keys, nudged
+from stark_worker.rounding import keys, nudge, nudged
 from stark_worker.sandbox import Failure
 
 DTYPES = [torch.float64, torch.float32, torch.bfloat16, torch.float16]
@@ -40,7 +40,7 @@ def test_values_are_off_by_rounding_and_equal_ones_stay_equal(values, dtype, neg
     one, other = changed.chunk(2)
     assert torch.equal(one, other)
     off = (one.double() / tensor.double() - 1.0).abs()
-    assert off.max() <= (NUDGE + 1) * torch.finfo(dtype).eps  # and the rounding of the result itself
+    assert off.max() <= nudge(dtype) + torch.finfo(dtype).eps  # and the rounding of the result itself
 
 
 def test_nearly_equal_values_change_places_in_some_of_them():
@@ -79,6 +79,15 @@ def accepts(tmp_path):
 def test_the_other_one_of_two_nearly_equal_scores_is_right(accepts):
     assert accepts("x.argmax(-1)", [0.5, ONE_UP, 1.0, 0.25], said=2)
     assert accepts("x.sum(-1) > 4.0", [1.0, 1.0, 1.0, 1.0], said=True)
+
+
+def test_what_double_precision_says_is_right_where_the_reference_loses_all_it_adds(accepts):
+    added = "sum([x[:, 1]] * 64, x[:, 0])"
+    assert accepts(f"torch.stack([{added}, x[:, 0] + x[:, 2]], -1).argmax(-1)", [1.0, 2.0**-25, 2.0**-21, 0.0], said=0)
+
+
+def test_scores_farther_apart_than_rounding_goes_do_not_change_places(accepts):
+    assert not accepts("x.argmax(-1)", [0.5, 1.0 + 100 * 2.0**-23, 1.0, 0.25], said=2)
 
 
 @pytest.mark.parametrize("said", [0, 3])
