@@ -194,8 +194,7 @@ class Reference:
             yield self.first if place == own else next(others, None) or self._own()
 
     def rounded_otherwise(self, case: Case) -> Iterator[list[torch.Tensor]]:
-        """What the reference makes of the case in double precision, and where inputs and weights are off by rounding, as
-        far as it can."""
+        """What the reference makes of the case in double precision, and then of inputs and weights off by rounding."""
         if exact := self._in_double(case.inputs, case.expected, case.seed):
             yield exact
         for key in keys():
