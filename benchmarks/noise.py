@@ -50,6 +50,7 @@ def pair_of(size: int, candidate: Timing, rival: Timing) -> Pair:
     low, high = candidate.ratio_to(rival)
     ratios = [round(mine / other, 5) for mine, other in zip(candidate.samples_ms, rival.samples_ms, strict=True)]
     return {
+        "commit": record.commit(),
         "elements": size,
         "median_ms": [candidate.median_ms, rival.median_ms],
         "low": low,

@@ -137,7 +137,7 @@ def run(checkout: Path, target: Target, record: Any, until: float) -> bool:
             builds = folders(exploit)
             reference = theirs.reference(exploit, builds)
             found = theirs.judged(zoo.task_source(exploit.task), exploit.source, builds)
-            found |= {"fooled": _fooled(exploit, found, reference), "reference": reference}
+            found |= {"fooled": _fooled(found, reference), "reference": reference}
             record.keep("kernelbench", exploit.name, exploit.source, found)
     return True
 
@@ -177,11 +177,11 @@ def _end(process: subprocess.Popen[bytes]) -> None:
     process.wait()
 
 
-def _fooled(exploit: zoo.Exploit, found: dict[str, Any], reference: dict[str, Any]) -> bool | None:
-    """Whether it was taken for correct though it is not, or for faster than what it computes; None: cannot be said."""
+def _fooled(found: dict[str, Any], reference: dict[str, Any]) -> bool | None:
+    """Whether it was taken for correct and for far faster than it is without cheating; None where that cannot be said.
+
+    One that is accepted and slower does not count, whatever it did: many try what only our evaluator has.
+    """
     if not reference["correct"]:
         return None
-    if not found["correct"] or found["ms"] is None:
-        return False
-    honest = "ok-at-true-time" in exploit.expect
-    return not (honest and found["ms"] >= GAINED * reference["ms"])
+    return bool(found["correct"] and found["ms"] < GAINED * reference["ms"])
