@@ -26,11 +26,12 @@ Clock = Callable[[list[Sample]], float]  # what one call took of these
 
 
 class Seen(NamedTuple):
-    """What was seen of one trial."""
+    """What was seen of one trial: its calls, and whether what a device's clock tells of them counts."""
 
     trial: Trial
     in_a_row: list[Sample]
     by_itself: list[Sample]
+    confirmed: bool = False
 
 
 def call(trials: Sequence[Trial], reference: Reference) -> list[list[Sample]]:

@@ -16,21 +16,19 @@ import torch
 
 from stark_worker import by_itself, cuda
 from stark_worker.admission import admit
-from stark_worker.by_itself import Seen
 from stark_worker.candidate import NO_MEMORY, lock_in
 from stark_worker.channel import Channel, ChannelClosed
 from stark_worker.compare import Rules
 from stark_worker.device import device_facts
 from stark_worker.faults import MachineryFault, TaskFault
 from stark_worker.folders import REPORT_FILE, REQUEST_FILE
-from stark_worker.intervals import median_interval
 from stark_worker.logs import cut
-from stark_worker.protocol import DEGENERATE, EvalReport, EvalRequest, Outcome, Target, Timing, from_json, to_json
+from stark_worker.protocol import DEGENERATE, EvalReport, EvalRequest, Outcome, Target, from_json, to_json
 from stark_worker.reference import Reference
-from stark_worker.sampling import measure, no_fault_of_the_candidate
+from stark_worker.rivals import look_at, look_at_alone, prepare, rival_of, timed_alone, timings
+from stark_worker.sampling import no_fault_of_the_candidate
 from stark_worker.sandbox import Candidate, Failure
 from stark_worker.shapes import try_other_shapes
-from stark_worker.timing import AGREEMENT, Sample
 from stark_worker.trial import Trial
 from stark_worker.wards import threads
 
@@ -157,75 +155,10 @@ def admitted(report: EvalReport, reference: Reference) -> EvalReport:
     return replace(report, checks=report.checks | {DEGENERATE: " ".join(reasons)}) if reasons else report
 
 
-def as_alone(rival: Trial, beside: Timing, samples: list[Sample], confirmed: bool) -> tuple[Timing, str]:
-    """A rival's times with nobody to hold it up, by samples taken then, and what is to be said of it.
-
-    On a GPU work can go on while the process that launched it is stopped.
-    """
-    alone = rival.timing(samples, confirmed)
-    if beside.median_ms <= (1.0 + AGREEMENT) * median_interval(alone.samples_ms)[1]:
-        return beside, "took no longer beside the candidate than without it"
-    times = beside.median_ms / alone.median_ms
-    text = f"took {times:.2f} times as long beside the candidate as without it, and its times are those without it"
-    return replace(beside, samples_ms=tuple(ms / times for ms in beside.samples_ms)), text
-
-
-def rival_of(request: EvalRequest) -> EvalRequest:
-    """What is asked about the rival: the same, of another source."""
-    assert request.rival_source is not None
-    return replace(request, candidate_source=request.rival_source, entry=request.rival_entry)
-
-
-def _prepare(trial: Trial, rivals: list[Trial]) -> None:
-    """Who is compared with is prepared before there is anybody to disturb it, and looks around once there is."""
-    with no_fault_of_the_candidate():
-        for rival in rivals:
-            rival.prepare()
-    trial.prepare()
-    with no_fault_of_the_candidate():
-        for rival in rivals:
-            rival.begin_anew()
-            trial.agree_with(rival)
-
-
-def _confirmed(trials: list[Trial], samples: list[list[Sample]], alike: bool) -> list[bool]:
-    """Of whom a device's clock counts: of all or none in bursts of one length, or two clocks would be compared."""
-    each = list(map(Trial.confirms, trials, samples))
-    return [all(each)] * len(each) if alike else each
-
-
 def _verdict(request: EvalRequest, trials: list[Trial], reference: Reference) -> EvalReport:
-    trial, rivals = trials[0], trials[1:]
+    trial = trials[0]
     try:
-        _prepare(trial, rivals)
-        samples, singles = measure(trials, reference), []
-        if rivals and trial.burst > 1:  # a rival on a GPU by itself when there is nobody to hold it up
-            singles = by_itself.call(trials if trial.on_host else [trial], reference)
-        alike = len({each.burst for each in trials}) == 1
-        confirmed = _confirmed(trials, samples, alike)
-        timing = trial.timing(samples[0], confirmed[0], alike)
-        with no_fault_of_the_candidate():
-            rival_timing = rivals[0].timing(samples[1], confirmed[1], alike) if rivals else None
-        leading = timing.median_ms < request.profile_below_ms
-        told = trial.profile() if leading or request.labelled else None
-        if rival_timing and not trial.on_host:
-            trial.end()
-            with no_fault_of_the_candidate():
-                rivals[0].begin_anew()
-                samples[1:] = measure(rivals, reference)
-                singles += by_itself.call(rivals, reference) if singles else []
-                rival_timing, trial.checks["rival"] = as_alone(rivals[0], rival_timing, samples[1], confirmed[1])
-        if singles:
-            timing = by_itself.timed(timing, *map(Seen, trials, samples, singles))
-        return EvalReport(
-            Outcome.OK,
-            timing,
-            checks=trial.checks,
-            profile=cut(str(told.get("profile"))) if told and leading else None,
-            rival=rival_timing,
-            labels=trial.labels(told),
-            seeds=trial.seeds if request.labelled else {},
-        )
+        return _accepted(request, trials, reference)
     except Failure as failure:
         return EvalReport(failure.outcome, None, failure.log, failure.rule, trial.checks, built=trial.loaded)
     except torch.cuda.OutOfMemoryError as error:
@@ -234,3 +167,29 @@ def _verdict(request: EvalRequest, trials: list[Trial], reference: Reference) ->
         # There was enough for the reference, before the candidate was loaded.
         log = "The candidate leaves too little of the device's memory for the check."
         return EvalReport(Outcome.OUT_OF_MEMORY, None, log, checks=trial.checks)
+
+
+def _accepted(request: EvalRequest, trials: list[Trial], reference: Reference) -> EvalReport:
+    """The report on a candidate that is right; one that is not raises ``Failure``."""
+    trial = trials[0]
+    prepare(trial, trials[1:])
+    seen = look_at(trials, reference)
+    timing, *rivals = timings(seen)
+    leading = timing.median_ms < request.profile_below_ms
+    told = trial.profile() if leading or request.labelled else None
+    if rivals and not trial.on_host:
+        trial.end()
+        with no_fault_of_the_candidate():
+            seen[1] = look_at_alone(seen[1], seen[0], reference)
+            rivals[0], trial.checks["rival"] = timed_alone(seen[1], rivals[0])
+    if seen[0].by_itself:
+        timing = by_itself.timed(timing, *seen)
+    return EvalReport(
+        Outcome.OK,
+        timing,
+        checks=trial.checks,
+        profile=cut(str(told.get("profile"))) if told and leading else None,
+        rival=rivals[0] if rivals else None,
+        labels=trial.labels(told),
+        seeds=trial.seeds if request.labelled else {},
+    )

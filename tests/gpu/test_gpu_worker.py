@@ -20,6 +20,7 @@ from pathlib import Path
 
 import pytest
 
+from stark_worker.baselines import MODES, baseline_source
 from stark_worker.faults import MachineryFault
 from stark_worker.protocol import (
     DeviceFacts,
@@ -321,6 +322,14 @@ def test_right_kernels_are_ok_whatever_they_are_written_in(judge, language, task
     assert "bursts" in report.checks["timing"]
     assert report.labels.first_call_ms > 0
     assert report.checks["isolation"].partition(":")[0] in ("strong", "standard")
+
+
+@pytest.mark.parametrize("baseline", MODES)
+def test_torch_compile_is_judged_as_any_candidate(judge, baseline):
+    source, entry = baseline_source(SMALL, baseline)
+    report = judge(SMALL, source, Target.CUDA, entry, replace(LIMITS, run_s=DEADLINE_S))
+    assert report.outcome is Outcome.OK, report.log
+    assert report.timing
 
 
 @pytest.mark.parametrize(
