@@ -10,8 +10,9 @@ from collections.abc import Callable
 
 import torch
 
-from stark_worker.compare import as_real, mismatch, pieces
+from stark_worker.compare import is_inexact, pieces
 from stark_worker.reference import Case, Reference
+from stark_worker.rounding import difference
 
 Answer = Callable[[Case], list[torch.Tensor] | None]
 
@@ -68,7 +69,7 @@ def _mean_of(output: torch.Tensor) -> complex:
     wide = torch.complex128 if output.is_complex() else torch.float64
     total = sum((piece.sum(dtype=wide).item() for _, piece in pieces(output)), 0.0)  # as a whole it would be widened
     mean = total / max(output.numel(), 1)
-    return mean if output.is_complex() or output.is_floating_point() else round(float(mean))
+    return mean if is_inexact(output) else round(float(mean))
 
 
 def _constant(value: complex, output: torch.Tensor, kind: torch.Tensor) -> torch.Tensor:
@@ -91,7 +92,5 @@ def _passes(reference: Reference, case: Case, outputs: list[torch.Tensor] | None
     """Outputs are rounded to the type a candidate has to return before they are compared."""
     if outputs is None:
         return False
-    kinds = [output.dtype for output in reference.outputs]
-    rounded = [output.to(kind) for output, kind in zip(outputs, kinds, strict=True)]
-    triples = zip(rounded, case.expected, case.allowed, strict=True)
-    return not any(mismatch(as_real(mine), as_real(expected), allowed) for mine, expected, allowed in triples)
+    rounded = [output.to(kind.dtype) for output, kind in zip(outputs, reference.outputs, strict=True)]
+    return not any(difference(reference, case, number, mine) for number, mine in enumerate(rounded))

@@ -60,6 +60,11 @@ def as_real(tensor: torch.Tensor) -> torch.Tensor:
     return torch.view_as_real(tensor.resolve_conj()) if tensor.is_complex() else tensor
 
 
+def is_inexact(tensor: torch.Tensor) -> bool:
+    """Whether its values are rounded, as integers and booleans are not."""
+    return tensor.is_floating_point() or tensor.is_complex()
+
+
 def all_finite(tensor: torch.Tensor) -> bool:
     """Whether there is no NaN and no infinity; either shows in the smallest or the largest value."""
     tensor = as_real(tensor)

@@ -8,12 +8,13 @@ from typing import Any
 import torch
 
 from stark_worker.candidate import forward
-from stark_worker.compare import error_share, mismatch, same_bits
+from stark_worker.compare import error_share, same_bits
 from stark_worker.labels import precision_of
 from stark_worker.logs import cut
 from stark_worker.memory import Job, Layout, layout, nbytes, structure, unpack
 from stark_worker.protocol import Outcome, Score
 from stark_worker.reference import OWN, Case, Reference
+from stark_worker.rounding import difference
 from stark_worker.sandbox import Failure
 
 Look = dict[str, Any]
@@ -68,11 +69,11 @@ class Examiner:
         An answer in the task's own format may be off itself, in short ones by more than is allowed: before it is held
         against somebody who may be more exact, it is computed in double precision.
         """
-        difference = self._difference(case, outputs)
-        if difference and not case.exact and (sharper := self._reference.answered(case, exact=True)):
-            difference = self._difference(sharper, outputs)
-        if difference:
-            raise self._wrong(difference)
+        wrong = self._difference(case, outputs)
+        if wrong and not case.exact and (sharper := self._reference.answered(case, exact=True)):
+            wrong = self._difference(sharper, outputs)
+        if wrong:
+            raise self._wrong(wrong)
         if len(self._glimpses) < GLIMPSES:
             self._glimpses.append([expected.flatten()[:GLIMPSE].cpu() for expected in case.expected])
         if case.name == OWN and self._reference.exact and self.precision is None:
@@ -87,30 +88,10 @@ class Examiner:
         return max((nbytes(output) for output, new, varies in kinds if new and varies), default=0)
 
     def _difference(self, case: Case, outputs: list[torch.Tensor]) -> str | None:
-        for number, (mine, expected) in enumerate(zip(outputs, case.expected, strict=True)):
-            difference = mismatch(mine, expected, case.allowed[number])
-            if difference and not self._rounding_decides(case, number, mine):
-                return f"Output {number} differs ({case.name}):\n{difference}"
+        for number, mine in enumerate(outputs):
+            if found := difference(self._reference, case, number, mine):
+                return f"Output {number} differs ({case.name}):\n{found}"
         return None
-
-    def _rounding_decides(self, case: Case, number: int, mine: torch.Tensor) -> bool:
-        """Whether integers are at each place what the reference itself says, or would say of inputs off by rounding.
-
-        KernelBench does not ask.
-        """
-        expected = case.expected[number]
-        if (
-            self._reference.score is not Score.VERIFIED
-            or mine.shape != expected.shape
-            or any(t.is_floating_point() or t.is_complex() for t in (mine, expected))
-        ):
-            return False
-        right = mine == expected
-        for outputs in self._reference.rounded_otherwise(case):
-            right.logical_or_(mine == outputs[number])
-            if right.all():
-                return True
-        return False
 
     def _precision(self, case: Case, outputs: list[torch.Tensor]) -> str:
         def share_of(given: list[torch.Tensor]) -> float:

@@ -9,7 +9,6 @@ call on either side, start alike, and reach no output. A task whose outputs do d
 from __future__ import annotations
 
 import copy
-import functools
 import random
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
@@ -25,6 +24,7 @@ from stark_worker.compare import (
     Rules,
     Tolerance,
     all_finite,
+    is_inexact,
     largest_error,
     mismatch,
     same_bits,
@@ -36,7 +36,6 @@ from stark_worker.draws import KERNELBENCH_SEED, OTHERS, Change, changes, kernel
 from stark_worker.faults import TaskFault
 from stark_worker.memory import Layout, doubled, free_bytes, layout, nbytes, pack, structure, tensors_in, unpack
 from stark_worker.protocol import Precision, Score
-from stark_worker.rounding import keys, nudged
 from stark_worker.weights import constructed, seed_generators
 
 DTYPES = {Precision.FP32: torch.float32, Precision.BF16: torch.bfloat16, Precision.FP16: torch.float16}
@@ -87,7 +86,7 @@ class Reference:
         self.nontrivial = not self._public  # what both sides tell ``constructed``
         path = folder / "task.py"
         path.write_text(source, encoding="utf-8")
-        self._module = _of_task("The file", lambda: import_file("task", path))
+        self._module = of_task("The file", lambda: import_file("task", path))
         self.construct_tensors: list[torch.Tensor] = []
         self.construct = self._construct_arguments()
         self.own_errors: list[float] = []  # on the task's own distribution
@@ -193,22 +192,6 @@ class Reference:
         for place in range(OTHERS + 1):
             yield self.first if place == own else next(others, None) or self._own()
 
-    def rounded_otherwise(self, case: Case) -> Iterator[list[torch.Tensor]]:
-        """What the reference makes of the case in double precision, and then of inputs and weights off by rounding."""
-        if exact := self._in_double(case.inputs, case.expected, case.seed):
-            yield exact
-        for key in keys():
-            try:
-                yield _of_task("forward()", functools.partial(self._run_nudged, case, key))
-            except TaskFault:
-                return
-
-    def _run_nudged(self, case: Case, key: int) -> list[torch.Tensor]:
-        model = copy.deepcopy(self.model)
-        for tensor in model.state_dict().values():
-            tensor.copy_(nudged(tensor, key))
-        return self.run(model, [nudged(tensor, key) for tensor in case.inputs], case.seed)
-
     def timed_cases(self, count: int = 1) -> list[Case]:
         """Fresh cases for one sample of the clock, with expected outputs in the task's own precision.
 
@@ -240,9 +223,9 @@ class Reference:
     def run(self, model: Any, inputs: list[torch.Tensor], seed: int) -> list[torch.Tensor]:
         """The outputs of one call of this model or of another that should do the same."""
         arguments = unpack(self.arguments, [tensor.clone() for tensor in inputs])  # a forward may work in place
-        result = _of_task("forward()", lambda: forward(model, arguments, seed))
+        result = of_task("forward()", lambda: forward(model, arguments, seed))
         outputs: list[torch.Tensor] = []
-        packed = structure(_of_task("forward()", lambda: pack(result, outputs)))
+        packed = structure(of_task("forward()", lambda: pack(result, outputs)))
         if not outputs or '{"value"' in packed.replace('{"value": null}', ""):
             raise TaskFault("forward() has to return tensors, alone or in tuples, lists or dicts.")
         if any(output.layout != torch.strided for output in outputs):
@@ -254,7 +237,7 @@ class Reference:
         return [output.resolve_conj().resolve_neg() for output in outputs]
 
     def _begin(self) -> Case:
-        self.model = _of_task("Model", self._model)
+        self.model, self.outputs = of_task("Model", self._model), []
         self._exact = None if self._public else self._double()
         return self._own(seed=kernelbench_seeds()[0] if self._public else None)
 
@@ -266,9 +249,9 @@ class Reference:
     def _construct_arguments(self) -> str:
         """Packed, their tensors apart; a model is made on the host and moved."""
         seed_generators(self.construct_seed)
-        given = _of_task("get_init_inputs()", lambda: list(self._module.get_init_inputs()))
+        given = of_task("get_init_inputs()", lambda: list(self._module.get_init_inputs()))
         tensors: list[torch.Tensor] = []
-        packed = _of_task("get_init_inputs()", lambda: pack(given, tensors))
+        packed = of_task("get_init_inputs()", lambda: pack(given, tensors))
         self.construct_tensors = [tensor.detach().cpu() for tensor in tensors]
         return packed
 
@@ -281,8 +264,8 @@ class Reference:
         seed_generators(seed)
         tensors: list[torch.Tensor] = []
         with self.device:
-            given = _of_task("get_inputs()", lambda: list(self._module.get_inputs()))
-        packed = _of_task("get_inputs()", lambda: pack(given, tensors))
+            given = of_task("get_inputs()", lambda: list(self._module.get_inputs()))
+        packed = of_task("get_inputs()", lambda: pack(given, tensors))
         if packed != (self.arguments or packed):
             raise TaskFault("get_inputs() returns other arguments from call to call; they have to stay the same.")
         self.arguments = packed
@@ -322,14 +305,13 @@ class Reference:
         """Whether the answer depends on the generator."""
         others = self.run(copy.deepcopy(self.model), inputs, seed + 1)
         return any(
-            own.shape != other.shape or largest_error(own, other) > WORST_SHARE * spread(own)
+            own.shape != other.shape
+            or largest_error(own, other) > WORST_SHARE * (spread(own) if is_inexact(own) else 0.0)
             for own, other in zip(outputs, others, strict=True)
-            if own.is_floating_point() or own.is_complex()
         )
 
     def _better(self, own: torch.Tensor, exact: torch.Tensor) -> tuple[torch.Tensor, float]:
-        inexact = own.is_floating_point() or own.is_complex()
-        if own is exact or not inexact or own.shape != exact.shape or own.is_complex() != exact.is_complex():
+        if own is exact or not is_inexact(own) or own.shape != exact.shape or own.is_complex() != exact.is_complex():
             return own, 0.0
         # Far apart, the two did not compute the same; what stands out may be off by a share of itself.
         limit = WORST_SHARE if self.dtype is torch.float32 else 10 * WORST_SHARE
@@ -339,18 +321,24 @@ class Reference:
 
     def _double(self) -> Any:
         try:
-            return _of_task("Model", lambda: copy.deepcopy(self.model).double())
+            return of_task("Model", lambda: copy.deepcopy(self.model).double())
         except TaskFault:
             return None
 
 
-def _of_task(part: str, step: Callable[[], Result]) -> Result:
+def of_task(part: str, step: Callable[[], Result]) -> Result:
     """Run a part of the task; whatever it raises is the task's fault."""
     try:
         return step()
     except (Exception, SystemExit) as error:
         text = " ".join(str(error).split())[:500]
         raise TaskFault(f"{part} fails: {type(error).__name__}: {text}") from error
+
+
+def _alike(own: torch.Tensor, other: torch.Tensor) -> bool:
+    """Whether two answers differ by no more than rounding can do."""
+    limit = WORST_SHARE * spread(own) if is_inexact(own) else 0.0
+    return own.shape == other.shape and largest_error(own, other) <= limit
 
 
 def _is_new(output: torch.Tensor, arguments: list[Any], model: torch.nn.Module) -> bool:
