@@ -220,10 +220,11 @@ def table(data: Results) -> Iterator[str]:
         yield from (f"           succeeded: {each}" for each in found["open"])
         yield from (f"           known to succeed: {each}" for each in found.get("known", []))
     if theirs := data.get("kernelbench", {}):
-        fools = [name for name, found in theirs.items() if found["fooled"]]
-        unsaid = [name for name, found in theirs.items() if found["fooled"] is None]
+        unsaid = [name for name, found in theirs.items() if kernelbench.fooled(found) is None]
+        fools = {name: found for name, found in theirs.items() if kernelbench.fooled(found)}
         yield f"KernelBench   fooled {len(fools)} of {len(theirs) - len(unsaid)}"
-        yield from (f"           fools KernelBench: {name}" for name in fools)
+        for name, found in fools.items():
+            yield f"           fools KernelBench: {name}" + (", which warns of it" if found.get("warned") else "")
         yield from (f"           not correct there without cheating: {name}" for name in unsaid)
 
 

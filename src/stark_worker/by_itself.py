@@ -31,7 +31,7 @@ class Seen(NamedTuple):
     trial: Trial
     in_a_row: list[Sample]
     by_itself: list[Sample]
-    confirmed: bool = False
+    confirmed: bool
 
 
 def call(trials: Sequence[Trial], reference: Reference) -> list[list[Sample]]:

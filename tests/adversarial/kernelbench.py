@@ -28,8 +28,8 @@ SECONDS = 20  # to judge a candidate, whose extension is compiled already
 GAINED = 0.5
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 
-# A line with task, candidate and a folder for what it compiles comes in, one with the verdict goes out; a candidate's
-# own output goes elsewhere.
+# A line with task, candidate, language and a folder for what it compiles comes in, one with the verdict goes out; a
+# candidate's own output goes elsewhere.
 PROGRAM = """
 import json, os, select, signal, sys, traceback
 from pathlib import Path
@@ -43,15 +43,26 @@ asked, torch.cuda.is_available = torch.cuda.is_available, lambda: False  # or th
 evaluation = theirs.load(Path(sys.argv[2])).eval
 torch.cuda.is_available = asked
 
-def judge(task, candidate, builds, answer):
+def judge(task, candidate, backend, builds):
     os.dup2(2, 1)
     os.environ["TORCH_EXTENSIONS_DIR"] = os.environ["TRITON_CACHE_DIR"] = builds
     found = evaluation.eval_kernel_against_ref(
         original_model_src=task, custom_model_src=candidate, measure_performance=True, num_correct_trials=5,
-        num_perf_trials=100, device=torch.device("cuda:0"),
+        num_perf_trials=100, device=torch.device("cuda:0"), backend=backend,
     )
-    correct = bool(found and found.correctness)
-    os.write(answer, json.dumps({"correct": correct, "ms": float(found.runtime) if correct else None}).encode())
+    if not found or not found.correctness:
+        return {"correct": False, "why": "not correct"}
+    if found.runtime <= 0:
+        return {"correct": False, "why": "not timed"}
+    warned = bool(found.metadata.get("excessive_speedup"))
+    return {"correct": True, "ms": float(found.runtime), "warned": warned}
+
+def told(line):
+    try:
+        return judge(*json.loads(line))
+    except Exception as error:
+        traceback.print_exc()
+        return {"correct": False, "why": repr(error)[:200]}
 
 for line in sys.stdin:
     reading, writing = os.pipe()
@@ -59,18 +70,17 @@ for line in sys.stdin:
     if child == 0:
         os.setsid()
         try:
-            judge(*json.loads(line), writing)
-        except Exception:
-            traceback.print_exc()
+            os.write(writing, json.dumps(told(line)).encode())
         finally:
             os._exit(0)
     os.close(writing)
     ready = select.select([reading], [], [], float(sys.argv[3]))[0]
-    said = os.read(reading, 10_000).decode() if ready else ""
+    said = os.read(reading, 10_000).decode(errors="replace") if ready else ""
     os.close(reading)
     os.killpg(child, signal.SIGKILL)
     os.waitpid(child, 0)
-    print(said or json.dumps({"correct": False, "ms": None}), flush=True)
+    why = "ended without a word" if ready else f"not judged within {sys.argv[3]} s"
+    print(said or json.dumps({"correct": False, "why": why}), flush=True)
 """
 
 # Some compile when they are imported, others when a model is made.
@@ -86,7 +96,8 @@ candidate["ModelNew"](*task["get_init_inputs"]())
 class KernelBench:
     """Their evaluator, ready to be asked."""
 
-    def __init__(self, checkout: Path) -> None:
+    def __init__(self, checkout: Path, target: Target) -> None:
+        self._backend = target.value
         command = [sys.executable, "-c", PROGRAM, str(BENCHMARKS), str(checkout), str(SECONDS)]
         self._process = subprocess.Popen(
             command,
@@ -101,13 +112,16 @@ class KernelBench:
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         try:
-            self._process.stdin.write(json.dumps([task, source, str(builds)]) + "\n")
+            self._process.stdin.write(json.dumps([task, source, self._backend, str(builds)]) + "\n")
             self._process.stdin.flush()
         except BrokenPipeError:
             raise SystemExit("KernelBench's evaluator could not be started; see above") from None
         if not (line := self._process.stdout.readline()):
             raise SystemExit("KernelBench's evaluator ended without an answer; see above")
-        return dict(json.loads(line))
+        try:
+            return dict(json.loads(line))
+        except ValueError:  # a candidate can write there, too
+            return {"correct": False, "why": f"said {line[:200]!r}"}
 
     def reference(self, exploit: zoo.Exploit, builds: Path) -> dict[str, Any]:
         """The exploit without cheating, or the task's own model: if that is not correct there, nothing can be said."""
@@ -130,15 +144,14 @@ def run(checkout: Path, target: Target, record: Any, until: float) -> bool:
         if record.missing("kernelbench", exploit.name, exploit.source) and "contained" not in exploit.expect
     ]
     waiting.sort(key=_compiles)
-    with contextlib.closing(KernelBench(checkout)) as theirs, _compiling(filter(_compiles, waiting)) as folders:
+    with contextlib.closing(KernelBench(checkout, target)) as theirs, _compiling(filter(_compiles, waiting)) as folders:
         for exploit in waiting:
             if time.monotonic() > until:
                 return False
             builds = folders(exploit)
             reference = theirs.reference(exploit, builds)
             found = theirs.judged(zoo.task_source(exploit.task), exploit.source, builds)
-            found |= {"fooled": _fooled(found, reference), "reference": reference}
-            record.keep("kernelbench", exploit.name, exploit.source, found)
+            record.keep("kernelbench", exploit.name, exploit.source, found | {"reference": reference})
     return True
 
 
@@ -163,7 +176,8 @@ def _compiling(exploits: Iterable[zoo.Exploit]) -> Iterator[Callable[[zoo.Exploi
 
         def folder(exploit: zoo.Exploit) -> Path:
             if exploit.name in compilers:
-                compilers[exploit.name].wait(COMPILING_S)
+                with contextlib.suppress(subprocess.TimeoutExpired):  # then it is not judged in time either
+                    compilers[exploit.name].wait(COMPILING_S)
             (own := Path(place, exploit.name)).mkdir(exist_ok=True)
             return own
 
@@ -177,11 +191,12 @@ def _end(process: subprocess.Popen[bytes]) -> None:
     process.wait()
 
 
-def _fooled(found: dict[str, Any], reference: dict[str, Any]) -> bool | None:
+def fooled(found: dict[str, Any]) -> bool | None:
     """Whether it was taken for correct and for far faster than it is without cheating; None where that cannot be said.
 
     One that is accepted and slower does not count, whatever it did: many try what only our evaluator has.
     """
+    reference = found["reference"]
     if not reference["correct"]:
         return None
     return bool(found["correct"] and found["ms"] < GAINED * reference["ms"])

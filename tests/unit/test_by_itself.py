@@ -13,8 +13,8 @@ def told(*times_ms: float) -> list[Sample]:
 
 
 def longer(by_itself_ms: list[float], row_ms: float, rivals_ms: float, rivals_row_ms: float) -> float:
-    mine = Seen(NOBODY, told(row_ms), told(*by_itself_ms))
-    rival = Seen(NOBODY, told(rivals_row_ms), told(*[rivals_ms] * 15))
+    mine = Seen(NOBODY, told(row_ms), told(*by_itself_ms), confirmed=True)
+    rival = Seen(NOBODY, told(rivals_row_ms), told(*[rivals_ms] * 15), confirmed=True)
     return longer_ms(mine, rival, median_device_ms, median_device_ms, slack_ms=0.002)
 
 
