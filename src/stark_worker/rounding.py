@@ -2,9 +2,8 @@
 
 Which of two nearly equal scores is the larger, honest kernels can see differently: one that multiplies and adds in one
 step rounds once where the reference rounds twice. Such an integer is as right as the reference's own, and so is the one
-that double precision gives. To see which they are, the reference is run again with inputs and weights a little off, and
-every result that was rounded some more. Where nothing is rounded, as when inputs are compared as they are, nothing is
-excused.
+that double precision gives. To see which they are, the reference is run again with every value that an operation has
+rounded rounded otherwise. Where nothing is rounded, as when inputs are compared or counted, nothing is excused.
 """
 
 from __future__ import annotations
@@ -16,8 +15,9 @@ from typing import Any
 
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_map
 
-from stark_worker.compare import as_real, bits, is_inexact, mismatch, pieces
+from stark_worker.compare import as_real, bits, is_inexact, mismatch
 from stark_worker.draws import secret_seed
 from stark_worker.faults import TaskFault
 from stark_worker.memory import doubled
@@ -25,26 +25,11 @@ from stark_worker.protocol import Score
 from stark_worker.reference import Case, Reference, of_task
 
 NUDGES = 16  # nearly equal values change places in some of them; that all go one way is one in 65,536
-# Units of the last place, at most. The result of a long sum is off by many; in short formats it is made in single
-# precision and rounded once.
-NUDGE, NUDGE_RESULT = 2.0, 32.0
-FREEDOM = 2  # in how many times as many places as the reference says otherwise itself
-# Operations that choose, move or draw values. One that is not named here counts as one that rounds.
-# fmt: off
-EXACT = frozenset({
-    "_to_copy", "abs", "adaptive_max_pool2d", "adaptive_max_pool3d", "amax", "amin", "aminmax", "argmax", "argmin",
-    "bernoulli", "cat", "ceil", "clamp", "clamp_max", "clamp_min", "clone", "constant_pad_nd", "copy", "cummax",
-    "cummin", "embedding", "fill", "flip", "floor", "frexp", "gather", "im2col", "index", "index_put",
-    "index_select", "kthvalue", "masked_fill", "masked_scatter", "masked_select", "max", "max_pool2d_with_indices",
-    "max_pool3d_with_indices", "maximum", "median", "min", "minimum", "mode", "nan_to_num", "neg", "normal",
-    "reflection_pad1d", "reflection_pad2d", "relu", "repeat", "replication_pad1d", "replication_pad2d", "roll",
-    "round", "scatter", "searchsorted", "sign", "sort", "stack", "take", "threshold", "topk", "tril", "triu",
-    "trunc", "uniform", "where", "zero",
-})
-# fmt: on
-DRAWN = ("empty", "full", "new_", "ones", "rand", "zeros")  # how names of those begin that compute nothing
-
-SHORT = (torch.bfloat16, torch.float16)
+FEW, FAR = 3, 8  # after how many who is wrong in how many times as many places is not looked at any longer
+# How far off a rounded value may be: so many units of the last place, or times what it was off itself. The result of a
+# long sum is off by many units; in short formats it is made in single precision and rounded once.
+UNITS, UNITS_SHORT, TIMES = 32.0, 2.0, 2.0
+LONGER = 4  # times as many operations, after which what is to converge will not
 
 Outputs = list[torch.Tensor]
 
@@ -65,12 +50,14 @@ def decides(reference: Reference, case: Case, number: int, mine: torch.Tensor) -
         return False
     right, most = mine == expected, 0
     wrong = int(right.logical_not().count_nonzero())
-    for outputs in _answers(reference, case):
+    for told, outputs in enumerate(_answers(reference, case)):
         if number < len(outputs) and (other := outputs[number]).shape == mine.shape:
             right.logical_or_(mine == other)
             most = max(most, int((other != expected).count_nonzero()))
-        if wrong <= FREEDOM * most and right.all():
+        if right.all():
             return True
+        if told >= FEW and wrong > FAR * (most + 1):
+            return False
     return False
 
 
@@ -79,16 +66,18 @@ def _answers(reference: Reference, case: Case) -> Iterator[Outputs]:
     if reference.exact and (exact := _said(partial(_in_double, reference, case))):
         yield exact
         del exact
-    if _rounds(reference, case):
+    asked = _Rounding(None)
+    if _said(partial(_run, reference, case, asked)) and asked.rounded:
         for _ in range(NUDGES):
-            if nearly := _said(partial(_nudged, reference, case, _RoundedOtherwise(key()))):
+            otherwise = _Rounding((secret_seed() << 31) | secret_seed() | 1, LONGER * asked.operations)
+            if nearly := _said(partial(_run, reference, case, otherwise)):
                 yield nearly
 
 
 def _said(step: Callable[[], Outputs]) -> Outputs | None:
     try:
         return of_task("forward()", step)
-    except TaskFault:  # a forward that insists on its own precision, or there is no room for another
+    except TaskFault:  # a forward that insists on its own precision or does not end, or there is no room
         return None
 
 
@@ -96,65 +85,74 @@ def _in_double(reference: Reference, case: Case) -> Outputs:
     return reference.run(copy.deepcopy(reference.model).double(), list(map(doubled, case.inputs)), case.seed)
 
 
-def _rounds(reference: Reference, case: Case) -> bool:
-    otherwise = _RoundedOtherwise(key())
-    _said(partial(_nudged, reference, case, otherwise, units=0.0))
-    return otherwise.rounded
+def _run(reference: Reference, case: Case, rounding: _Rounding) -> Outputs:
+    model = copy.deepcopy(reference.model)
+    with rounding:
+        return reference.run(model, case.inputs, case.seed)
 
 
-def _nudged(reference: Reference, case: Case, otherwise: _RoundedOtherwise, units: float = NUDGE) -> Outputs:
-    model, inputs = copy.deepcopy(reference.model), [tensor.clone() for tensor in case.inputs]
-    for tensor in (*model.state_dict().values(), *inputs):
-        nudge(tensor, otherwise.key, units)
-    with otherwise:
-        return reference.run(model, inputs, case.seed)
+class _Rounding(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """While it is entered, every operation is done in double precision as well, which shows what it rounds.
 
+    That is rounded otherwise, by ``key``, or as it was where there is none.
+    """
 
-class _RoundedOtherwise(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """While it is entered, what operations return is off by rounding, unless they do not round."""
-
-    def __init__(self, key: int) -> None:
+    def __init__(self, key: int | None, most: int | None = None) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
-        self.key = key
+        self._key, self._most = key, most
         self.rounded = False  # whether there was anything to round
+        self.operations = 0
 
     def __torch_dispatch__(self, operation: Any, _: Any, arguments: Any = (), named: Any = None) -> Any:
-        result = operation(*arguments, **(named or {}))
-        name = operation.overloadpacket.__name__.rstrip("_")
-        if name not in EXACT and not name.startswith(DRAWN):
-            given = () if operation._schema.is_mutable else {_memory(tensor) for tensor in _tensors(arguments)}
-            for tensor in _tensors(result if isinstance(result, tuple | list) else [result]):
-                if is_inexact(tensor) and _memory(tensor) not in given:  # or it would be a view
-                    self.rounded = True
-                    nudge(tensor, self.key, NUDGE if tensor.dtype in SHORT else NUDGE_RESULT)
+        self.operations += 1
+        if self._most is not None and self.operations > self._most:
+            raise TaskFault("It does not end if it rounds otherwise.")
+        named = named or {}
+        if torch.Tag.nondeterministic_seeded in operation.tags:  # what is drawn is not rounded
+            return operation(*arguments, **named)
+        exact = _exactly(operation, arguments, named)  # before the arguments change
+        result = operation(*arguments, **named)
+        for tensor, other in zip(_inexact(result), _inexact(exact), strict=False):
+            if tensor.shape == other.shape:
+                self._round(as_real(tensor), as_real(other).double())
         return result
 
-
-def _tensors(values: Iterable[Any]) -> Iterator[torch.Tensor]:
-    return (value for value in values if isinstance(value, torch.Tensor))
-
-
-def _memory(tensor: torch.Tensor) -> int:
-    return tensor.untyped_storage().data_ptr()
-
-
-def key() -> int:
-    """What decides which values go up and which go down."""
-    return (secret_seed() << 31) | secret_seed() | 1
-
-
-def nudge(tensor: torch.Tensor, key: int, units: float) -> None:
-    """Have its values off by up to so many units of the last place. By how much depends on the value alone, so that
-    equal ones stay equal: which of those is meant, rounding does not decide.
-    """
-    values = as_real(tensor)
-    if values.is_floating_point():
-        share = units * torch.finfo(values.dtype).eps
-        for _, piece in pieces(values):
-            piece.mul_(_noise(piece, key).mul_(share).add_(1.0))
+    def _round(self, tensor: torch.Tensor, exact: torch.Tensor) -> None:
+        """By how much depends on the exact value alone, so that equal ones stay equal: which of them is meant, rounding
+        does not decide.
+        """
+        error = exact - tensor
+        off = error.ne(0).logical_and_(error.isfinite())
+        if not off.any():
+            return
+        self.rounded = True
+        if self._key is not None:
+            kind = torch.finfo(tensor.dtype)
+            share = (UNITS if kind.bits >= 32 else UNITS_SHORT) * kind.eps
+            nudge = noise(exact, self._key).mul_(torch.maximum(error.abs_().mul_(TIMES), exact.abs().mul_(share)))
+            tensor.copy_(torch.where(off, exact + nudge, tensor))
 
 
-def _noise(values: torch.Tensor, key: int) -> torch.Tensor:
-    """Between -1 and 1."""
-    mixed = bits(values).to(torch.int64, copy=True).mul_(key).bitwise_right_shift_(32).bitwise_and_(0xFFFF)
-    return mixed.to(torch.float64).div_(0x7FFF + 0.5).sub_(1.0)
+def _exactly(operation: Any, arguments: Any, named: Any) -> Any:
+    """What the operation gives in double precision, on copies where it works in place; nothing where it cannot."""
+    mutable = operation._schema.is_mutable
+
+    def widened(value: Any) -> Any:
+        if not isinstance(value, torch.Tensor):
+            return value
+        return doubled(value).clone() if mutable else doubled(value)
+
+    try:
+        return operation(*tree_map(widened, arguments), **tree_map(widened, named))
+    except RuntimeError:
+        return None
+
+
+def _inexact(result: Any) -> Iterator[torch.Tensor]:
+    results: Iterable[Any] = result if isinstance(result, tuple | list) else [result]
+    return (value for value in results if isinstance(value, torch.Tensor) and is_inexact(value))
+
+
+def noise(values: torch.Tensor, key: int) -> torch.Tensor:
+    """Between -1 and 1, by the bits of double-precision numbers: the upper ones of a product depend on all of them."""
+    return bits(values).mul(key).bitwise_right_shift_(48).to(torch.float64).div_(2.0**15)

@@ -13,14 +13,19 @@ from stark_worker.examiner import Examiner
 from stark_worker.job import write_job
 from stark_worker.protocol import EvalRequest, Precision
 from stark_worker.reference import Case, Reference
-from stark_worker.rounding import NUDGES, difference, key, nudge
+from stark_worker.rounding import difference, noise
 from stark_worker.sandbox import Failure
 
-DTYPES = [torch.float64, torch.float32, torch.bfloat16, torch.float16]
-ONE_UP, UNITS = 1.0 + 2.0**-23, 4.0
+ONE_UP = 1.0 + 2.0**-23
 TASK = """
 import torch
 from torch import nn
+
+def iter_roots(x):
+    y = x
+    while True:
+        y = (y + x / y) / 2
+        yield y
 
 class Model(nn.Module):
     def forward(self, x):
@@ -34,29 +39,19 @@ def get_init_inputs():
 """
 
 
-@given(st.lists(st.floats(0.0625, 4096.0, width=16), min_size=1, max_size=50), st.sampled_from(DTYPES), st.booleans())
-def test_values_are_off_by_rounding_and_equal_ones_stay_equal(values, dtype, negative):
-    tensor = torch.tensor(values, dtype=dtype) * (-1 if negative else 1)
-    one, other = nudged(torch.stack([tensor, tensor]))
+@given(st.lists(st.floats(allow_nan=False, allow_infinity=False), min_size=1), st.integers(1, 2**62))
+def test_noise_is_bounded_and_equal_values_have_the_same(values, key):
+    tensor = torch.tensor(values, dtype=torch.float64)
+    one, other = noise(torch.stack([tensor, tensor]), key | 1)
     assert torch.equal(one, other)
-    off = (one.double() / tensor.double() - 1.0).abs()
-    assert off.max() <= (UNITS + 1) * torch.finfo(dtype).eps  # and the rounding of the result itself
+    assert one.abs().max() <= 1.0
 
 
-def nudged(tensor: torch.Tensor) -> torch.Tensor:
-    nudge(copied := tensor.clone(), key(), UNITS)
-    return copied
-
-
-def test_nearly_equal_values_change_places_in_some_of_them():
-    near = torch.tensor([1.0, ONE_UP])
-    assert {int(nudged(near).argmax()) for _ in range(NUDGES)} == {0, 1}
-
-
-def test_integers_are_left_alone_and_complex_numbers_are_not():
-    tensor = torch.arange(100)
-    assert torch.equal(nudged(tensor), tensor)
-    assert not torch.equal(nudged(tensor * 1j), tensor * 1j)
+@pytest.mark.parametrize("value", [1.0, 3.0, 0.5, 4096.0, 0.1])
+def test_noise_goes_either_way(value):
+    keys = [(3_141_592_653 * number**3) | 1 for number in range(1, 200)]
+    up = sum(float(noise(torch.tensor([value], dtype=torch.float64), key)) > 0.0 for key in keys)
+    assert 50 < up < 150
 
 
 @pytest.fixture
@@ -84,8 +79,14 @@ def accepts(tmp_path):
 
 def test_the_other_one_of_two_nearly_equal_scores_is_right(accepts):
     assert accepts("(x * 1.3).argmax(-1)", [0.5, ONE_UP, 1.0, 0.25], said=2)
-    assert accepts("x.sum(-1) > 4.0", [1.0, 1.0, 1.0, 1.0], said=True)
-    assert accepts("x.sum(-1) > x.max().item() * 4.0", [1.0, 1.0, 1.0, 1.0], said=True)
+    assert accepts("x.mul(0.1).sum(-1) > 0.4", [1.0, 1.0, 1.0, 1.0], said=True)
+    assert accepts("x.mul_(0.1).sum(-1) > 0.4 * x.ne(0).sum().item() / 4", [1.0, 1.0, 1.0, 1.0], said=True)
+
+
+def test_what_only_rounding_has_made_equal_changes_places(accepts):
+    ups = torch.nextafter(lows := torch.linspace(1.85, 1.95, 100), torch.tensor(2.0))
+    low, up = next((float(a), float(b)) for a, b in zip(lows, ups, strict=True) if a * 1.1 == b * 1.1)
+    assert accepts("(x * 1.1).argmax(-1)", [0.5, up, low, 0.25], said=2)
 
 
 def test_what_double_precision_says_is_right_where_the_reference_loses_all_it_adds(accepts):
@@ -106,10 +107,36 @@ def test_which_of_two_equal_ones_is_meant_rounding_does_not_decide(accepts):
     assert not accepts("(x * 1.3).argmax(-1)", [0.5, 1.0, 1.0, 0.25], said=2)
 
 
-@pytest.mark.parametrize("chosen", ["x", "x.relu()", "torch.cat([x, -x], -1)[:, :4]", "x.t().contiguous().t()"])
+@pytest.mark.parametrize(
+    "chosen",
+    [
+        "x",
+        "x.relu()",
+        "torch.cat([x, -x], -1)[:, :4]",
+        "x.t().contiguous().t()",
+        "x * 2.0",
+        "torch.where(x > 0.1, x, 0.0)",
+    ],
+)
 def test_where_nothing_is_rounded_nothing_is_excused(accepts, chosen):
     assert not accepts(f"({chosen}).argmax(-1)", [0.5, ONE_UP, 1.0, 0.25], said=2)
-    assert not accepts(f"(({chosen}) > 1.0).sum(-1)", [0.5, ONE_UP, 1.0, 0.25], said=0)
+    assert not accepts(f"(({chosen}) > 1.0).sum(-1)", [0.5, ONE_UP, 1.0, 0.25], said=3)
+
+
+def test_what_is_not_rounded_is_not_excused_beside_what_is(accepts):
+    assert not accepts("x.argmax(-1) + 0 * x.softmax(-1).argmax(-1)", [0.5, ONE_UP, 1.0, 0.25], said=2)
+
+
+@pytest.mark.parametrize(
+    "count", ["(x > 0.5).float().sum(-1)", "(x > 0.5).float().cumsum(-1)[:, 3]", "(x * 0 + 1) @ x.sign()[0]"]
+)
+def test_counts_are_exact_in_whatever_format(accepts, count):
+    assert not accepts(f"({count}).long()", [1.0, 1.0, 1.0, 1.0], said=3)
+
+
+def test_who_iterates_until_it_converges_is_not_waited_for_when_it_does_not(accepts):
+    steps = "next(y for y in iter_roots(x) if (y * y - x).abs().max() <= 4e-7).argmax(-1)"
+    assert not accepts(steps, [1.5, 1.25, 1.75, 1.0], said=3)
 
 
 def test_integers_of_integers_are_exact(accepts):
@@ -117,9 +144,9 @@ def test_integers_of_integers_are_exact(accepts):
     assert not accepts("(x * 1000.0).long().sum(-1)", [1.5, 2.5, 3.5, 4.5], said=12_001)
 
 
-@pytest.mark.parametrize("answer", ["x.view(torch.int32)[0, :1]", "x[x > 0.4].long()[:1]"])
-def test_an_answer_of_another_shape_in_double_precision_is_no_excuse(accepts, answer):
-    assert not accepts(answer, [0.5, 0.75, 0.625, 0.875], said=7)
+def test_an_answer_of_another_shape_in_double_precision_is_no_excuse(tmp_path):
+    differ, refused = examined("x.view(torch.int32)", "torch.rand(4, 8)", tmp_path, lambda x: torch.zeros_like(x).int())
+    assert differ == refused == 8
 
 
 def examined(task: str, inputs: str, folder, answer) -> tuple[int, int]:
@@ -142,7 +169,7 @@ def one_after_the_other(x: torch.Tensor) -> torch.Tensor:
 
 def test_long_sums_may_be_made_in_any_order(tmp_path):
     rounded = lambda x: one_after_the_other(x).long()  # noqa: E731
-    differ, refused = examined("x.sum(-1).long()", "torch.rand(2048, 2048)", tmp_path, rounded)
+    differ, refused = examined("x.sum(-1).long()", "torch.rand(8192, 512)", tmp_path, rounded)
     assert (differ > 0, refused) == (True, 0)
 
 
@@ -161,7 +188,7 @@ def test_another_draw_is_no_excuse(tmp_path):
 
 
 def test_a_task_that_rounding_decides_throughout_is_degenerate(tmp_path):
-    last_bit = "(torch.frexp(x).mantissa * 2.0**24).long() & 1"
+    last_bit = "(torch.frexp(x * 0.7310586).mantissa * 2.0**24).long() & 1"
     reference = Reference(TASK.format(answer=last_bit, inputs="torch.rand(2, 2)"), Precision.FP32, tmp_path)
     assert "Zeros are accepted as the answer." in admit(reference)
 
