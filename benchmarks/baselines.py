@@ -47,7 +47,6 @@ from stark_worker.station import Station
 ADMITTED = "admitted"
 BROKEN, FAULT = "broken task", "fault"  # beside the outcomes of a report
 PER_ROW = ("commit", "date", "torch")
-LOG = 300  # characters of what went wrong
 
 Judge = Callable[[EvalRequest], Awaitable[EvalReport]]
 Row = dict[str, Any]
@@ -133,7 +132,7 @@ def stamp(like: EvalRequest) -> Row:
 
 
 def failed(outcome: str, why: str) -> Row:
-    return {"outcome": outcome, "why": why[-LOG:]}
+    return {"outcome": outcome, "why": why}
 
 
 def verdict(eager: Row) -> str:

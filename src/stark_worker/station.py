@@ -32,6 +32,9 @@ from stark_worker.turns import PLACE
 from stark_worker.wards import Nursery, Ward, threads
 
 DEVICE_S = 120.0
+# To start CUDA a process has to listen at a socket, which is refused to whoever is confined: of a candidate only its
+# first process can use the GPU. torch.compile would compile in others that ask for the GPU; so it does it by itself.
+WITHOUT_PROCESSES = {"TORCHINDUCTOR_COMPILE_THREADS": "1"}
 
 log = logging.getLogger(__name__)
 
@@ -62,10 +65,11 @@ class Station:
         self._folder = tempfile.TemporaryDirectory(prefix="stark-", ignore_cleanup_errors=True)
         folder = Path(self._folder.name)
         cache.make(self._shared)  # what is not there cannot be opened to a confined process
-        allowed = {ALLOW_WEAK: "yes"} if self._allow_weak else {}
+        told = {ALLOW_WEAK: "yes"} if self._allow_weak else {}
+        told |= WITHOUT_PROCESSES if self._beside else {}
         # The referee's idle threads take no time from the candidate; the candidate's wait as they would anywhere.
-        self._trusted = Nursery(folder, {"OMP_WAIT_POLICY": "passive", **allowed})
-        self._untrusted = Nursery(folder, allowed)
+        self._trusted = Nursery(folder, {"OMP_WAIT_POLICY": "passive", **told})
+        self._untrusted = Nursery(folder, told)
         self._lanes = asyncio.Queue[Lane]()
         for name in self._names:
             self._lanes.put_nowait(Lane(name, self._trusted, self._untrusted, folder, self._shared, self._locks))

@@ -40,6 +40,8 @@ def test_the_first_run_ends_with_a_kernel_that_is_verified_to_be_faster(tmp_path
     told = done.stdout
     for row in ("PyTorch eager", "torch.compile", "ours"):
         assert re.search(rf"^{re.escape(row)}.* ms +[\d.]+x$", told, re.MULTILINE), f"no {row} in\n{told}"
+    for took, eager, speed in re.findall(r"^(?:torch|ours).* ([\d.]+) ms +([\d.]+) ms +([\d.]+)x$", told, re.MULTILINE):
+        assert float(eager) / float(took) == pytest.approx(float(speed), rel=0.02), told
     kernel = re.search(r"^The kernel: +(.+best\.py) ", told, re.MULTILINE)
     assert kernel is not None, told
     assert "class ModelNew" in Path(kernel[1]).read_text()

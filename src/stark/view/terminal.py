@@ -108,20 +108,24 @@ def show_first_steps() -> None:
 
 
 def _comparison(result: Result, compiled: EvalReport | None) -> Table:
-    """Eager, torch.compile and ours, each of the others timed in turns with eager and compared with that."""
+    """Eager, torch.compile and ours, each of the others timed in turns with eager and compared with that.
+
+    Minutes lie between, and machines change: eager beside one is not always as fast as beside the other.
+    """
     final = result.final.report if result.final else None
     eager = final.rival if final and final.rival else result.root.report.timing
     ours = final.timing if final else result.best.report.timing if result.best else None
     table = Table(box=None, pad_edge=False)
-    for column in ("", "time per call", "speed"):
+    for column in ("", "time per call", "eager beside it", "speed"):
         table.add_column(column, justify="left" if not column else "right")
-    table.add_row("PyTorch eager", _ms(eager.median_ms if eager else None), "1.00x")
+    table.add_row("PyTorch eager", _ms(eager.median_ms if eager else None), "", "1.00x")
     if compiled is not None and compiled.timing is None:
-        table.add_row("torch.compile", f"cannot run here ({compiled.outcome.value.replace('_', ' ')})", "")
+        table.add_row("torch.compile", f"cannot run here ({compiled.outcome.value.replace('_', ' ')})", "", "")
     compared = [("torch.compile", compiled.timing, compiled.rival)] if compiled else []
     for name, timing, beside in (*compared, (_ours(result), ours, eager)):
         if timing and beside:
-            table.add_row(name, _ms(timing.median_ms), f"{beside.median_ms / timing.median_ms:.2f}x")
+            speed = f"{beside.median_ms / timing.median_ms:.2f}x"
+            table.add_row(name, _ms(timing.median_ms), _ms(beside.median_ms), speed)
     return table
 
 
