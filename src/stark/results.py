@@ -15,7 +15,11 @@ from stark.tree import ROOT_ID, Judgement, Role
 from stark_worker.baselines import EAGER
 from stark_worker.protocol import DEGENERATE, Score
 
+DONE = "attempts"  # the ending of a run that made all its attempts
+NOT_COUNTED = frozenset({"fault", "stopped", "task", DEGENERATE})
 SEARCH, BASELINES, RESCORED, JUDGED = "search", "baselines", "rescored", "judged"  # kinds of runs; see grid.py
+
+Timed = Mapping[tuple[str, str], Sequence[Judgement]]  # baselines by task and score
 
 
 @dataclass(frozen=True)
@@ -44,13 +48,18 @@ class RunResult:
     models: tuple[str, ...] = ()  # those that were asked, none twice
     final: Final | None = field(default=None, repr=False)
     failed_baselines: Mapping[str, str] = field(default_factory=dict)
+    benched: bool = False  # whether a benchmark made it, which notes how each of its runs ended
 
     @property
     def complete(self) -> bool:
-        """Whether it counts: it used its budget up, whichever limit that was. A single run has no noted ending."""
-        if self.metrics is None or (self.ending and self.ending.reason in ("fault", "stopped", "task", DEGENERATE)):
+        """Whether it counts: it used its budget up, whichever limit that was. A single run has no noted ending; one of
+        a benchmark without was killed, and one that ended with fewer attempts than it has now is being extended."""
+        if self.metrics is None or (self.ending is None and self.benched):
             return False
-        return self.ending is not None or self.metrics.attempts >= self.budget
+        reason = self.ending.reason if self.ending else DONE
+        if reason == DONE and self.kind == SEARCH:
+            return self.metrics.attempts >= self.budget
+        return reason not in NOT_COUNTED
 
     @property
     def missing(self) -> bool:
@@ -59,8 +68,10 @@ class RunResult:
 
     @property
     def allowed(self) -> int:
-        """How many attempts it had: the kernels that are there, where another tool has made them."""
-        return self.metrics.attempts if self.kind == JUDGED and self.metrics is not None else self.budget
+        """How many attempts it had: those it made, where another limit ended it or another tool has made them."""
+        made = self.metrics.attempts if self.metrics is not None else 0
+        ended_early = self.kind == SEARCH and self.ending is not None and self.ending.reason != DONE
+        return made if self.kind == JUDGED or ended_early else self.budget
 
     def speedup(self, baseline: str = EAGER) -> float | None:
         """How many times as fast as a baseline the winner is; None for a failed task. A final has eager beside the
@@ -74,52 +85,56 @@ def read_results(folder: Path) -> list[RunResult]:
     """Every run of a store but the baselines, which are handed to the runs on the same task by the same score."""
     with closing(open_store(folder, write=False)) as store:
         records = store.runs()
-        baselines = {
-            (record.task.name, _score(record)): _baselines(store, record)
+        timed = {_place(record): _baselines(store, record) for record in records if _kind(record) == BASELINES}
+        found = {
+            record.id: _result(store, record, timed, store.judgements(record.id), store.final(record.id))
             for record in records
-            if record.labels.get("kind") == BASELINES
+            if _kind(record) not in (BASELINES, RESCORED)
         }
-        searches = {_search(record): record.id for record in records if record.labels.get("kind", SEARCH) == SEARCH}
-        results = [
-            _result(
-                store,
-                record,
-                baselines.get((record.task.name, _score(record)), []),
-                _final(store, record, searches.get(_search(record))),
-            )
+        searches = {_search(record): found[record.id] for record in records if _kind(record) == SEARCH}
+        winners = [
+            _rescored(store, record, timed, searches.get(_search(record)))
             for record in records
-            if record.labels.get("kind") != BASELINES
+            if _kind(record) == RESCORED
         ]
+    results = [*found.values(), *winners]
     if not results:
         raise StoreError(f"The store in {folder} holds no run yet.", "Let stark bench go on.")
     # not in the order in which they happened to begin: the same runs give the same report
     return sorted(results, key=lambda run: (run.level or 0, run.number or 0, run.run_id))
 
 
-def _final(store: Store, record: RunRecord, search: str | None) -> Final | None:
-    """The last word on a run's winner. That of a search was judged by both scores, so it has the last word on the
-    winner by the other score too; what did not hold by the score of the search is no winner by any."""
-    if record.labels.get("kind") != RESCORED:
-        return store.final(record.id)
-    final = store.final(search) if search is not None else None
-    return replace(final, score=Score(record.settings["evaluation"]["score"])) if final and final.holds else final
+def _rescored(store: Store, record: RunRecord, timed: Timed, search: RunResult | None) -> RunResult:
+    """A winner by the score that did not drive its search, whose attempts it had. The final of the search was judged
+    by both scores, so it has the last word here too; what did not hold by the score of the search is no winner by any.
+    Winners from before an extension are there as well: the last one counts."""
+    root, winners = _split(store.judgements(record.id))
+    final = search.final if search else None
+    if final and final.holds:
+        final = replace(final, score=Score(record.settings["evaluation"]["score"]))
+    result = _result(store, record, timed, [*root, *winners[-1:]], final)
+    return replace(result, budget=search.allowed) if search else result
 
 
-def _search(record: RunRecord) -> tuple[str, str, int]:
-    """What a search and its winner by the other score have in common."""
-    return record.task.name, _method(record), int(record.settings["seed"])
+def _search(record: RunRecord) -> tuple[str, str, int, Score]:
+    """What a search and its winner by the other score have in common: task, method, seed, and what drove it."""
+    score = Score(record.settings["evaluation"]["score"])
+    if _kind(record) == RESCORED:
+        (score,) = set(Score) - {score}
+    return record.task.name, _method(record), int(record.settings["seed"]), score
 
 
-def _result(store: Store, record: RunRecord, baselines: Sequence[Judgement], final: Final | None) -> RunResult:
-    judgements = store.judgements(record.id)
+def _result(
+    store: Store, record: RunRecord, timed: Timed, judgements: Sequence[Judgement], final: Final | None
+) -> RunResult:
     root = next((each for each in judgements if each.id == ROOT_ID), None)
     measured = measure(judgements, final) if root is not None and root.runtime_ms is not None else None
     ending = store.ending(record.id)
     refused = ending.message if ending is not None and ending.reason == DEGENERATE else ""
-    usage = store.usage(record.id)
+    usage, baselines = store.usage(record.id), timed.get(_place(record), [])
     return RunResult(
         run_id=record.id,
-        kind=record.labels.get("kind", SEARCH),
+        kind=_kind(record),
         task=record.task.name,
         level=record.task.level,
         number=record.task.number,
@@ -139,15 +154,30 @@ def _result(store: Store, record: RunRecord, baselines: Sequence[Judgement], fin
         models=tuple(sorted({str(record.settings["roles"][role]["model"]) for role in usage})),
         final=final,
         failed_baselines={each.label: each.outcome.replace("_", " ") for each in baselines if each.runtime_ms is None},
+        benched="kind" in record.labels,
     )
 
 
 def _baselines(store: Store, record: RunRecord) -> list[Judgement]:
-    return [each for each in store.judgements(record.id) if each.id != ROOT_ID]
+    return _split(store.judgements(record.id))[1]
+
+
+def _split(judgements: Sequence[Judgement]) -> tuple[list[Judgement], list[Judgement]]:
+    """The root, where it has landed, and the others in landing order."""
+    return [each for each in judgements if each.id == ROOT_ID], [each for each in judgements if each.id != ROOT_ID]
 
 
 def _times(baselines: Sequence[Judgement]) -> dict[str, float]:
     return {each.label: each.runtime_ms for each in baselines if each.runtime_ms is not None}
+
+
+def _kind(record: RunRecord) -> str:
+    return record.labels.get("kind", SEARCH)
+
+
+def _place(record: RunRecord) -> tuple[str, str]:
+    """What a run and its baselines have in common."""
+    return record.task.name, _score(record)
 
 
 def _method(record: RunRecord) -> str:

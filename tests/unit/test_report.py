@@ -8,6 +8,8 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from stark.comparison import compare
 from stark.errors import UsageError
@@ -224,15 +226,55 @@ def test_a_budget_that_ran_out_is_told_of_solved_runs_too():
 
 
 def test_a_report_says_how_many_attempts_a_run_had_and_warns_where_they_differ():
-    same = [a_result(1, budget=30), a_result(2, budget=30)]
+    def had(number, method, attempts):
+        return a_result(number, method, times=(5.0,) * attempts)
+
+    same = [had(number, "stark", 30) for number in (1, 2)]
     assert "Attempts per run (B): 30." in facts_of(same)
     assert rows_of(same, "table-1")[0]["attempts per run"] == "30"
     assert not any("Warning" in table.note for table in tables(same))
-    unlike = [*same, a_result(3, "sampling", budget=60), a_result(4, "sampling", budget=10)]
+    unlike = [*same, had(3, "sampling", 60), had(4, "sampling", 10)]
     assert any(fact.startswith("Attempts per run (B): 10, 30, 60. Warning:") for fact in facts_of(unlike))
     found = {row["method"]: row["attempts per run"] for row in rows_of(unlike, "table-1") if row["score"] == "verified"}
     assert found == {"sampling": "10 to 60", "stark": "30"}
     assert all("Warning" in table.note for table in tables(unlike) if table.name in ("table-1", "averages", "fast-p"))
+
+
+def test_the_attempts_of_a_run_that_another_limit_ended_are_those_it_made():
+    ended = [a_result(1, times=(5.0,) * 30), a_result(2, times=(5.0,) * 10, budget=30, ending=Ending("money"))]
+    assert rows_of(ended, "table-1")[0]["attempts per run"] == "10 to 30"
+    assert any(fact.startswith("Attempts per run (B): 10, 30. Warning:") for fact in facts_of(ended))
+
+
+@given(
+    st.sampled_from(["search", "rescored", "judged"]),
+    st.sampled_from(["attempts", "money", "tokens", "stopped", "fault", "task", "degenerate", None]),
+    st.integers(0, 5),
+    st.integers(1, 5),
+    st.booleans(),
+)
+def test_a_search_counts_with_all_its_attempts_or_an_end_that_says_why_not(kind, reason, made, budget, benched):
+    ending = Ending(reason) if reason else None
+    run = a_result(times=(5.0,) * made, kind=kind, budget=budget, ending=ending, benched=benched)
+    assert not (run.complete and benched and ending is None)
+    assert not (run.complete and reason in ("stopped", "fault", "task", "degenerate"))
+    if kind == "search" and run.complete and reason not in ("money", "tokens"):
+        assert made >= budget == run.allowed
+    if kind == "search" and reason in ("money", "tokens"):
+        assert run.complete
+        assert run.allowed == made
+
+
+def test_methods_that_were_not_run_on_the_same_tasks_and_seeds_are_warned_of():
+    same = [a_result(number, method) for number in (1, 2) for method in ("stark", "sampling")]
+    assert not any("not comparable" in fact for fact in facts_of(same))
+    for more in (a_result(3), a_result(1, seed=1)):
+        (told,) = [fact for fact in facts_of([*same, more]) if "not comparable" in fact]
+        assert told.startswith("Warning: the methods on level 1 by verified ")
+        assert told.endswith("sampling 2, stark 3; 2 in common.")
+    unfinished = a_result(2, "sampling", ending=Ending("stopped"))
+    (told,) = [fact for fact in facts_of([*same[:3], unfinished]) if "not comparable" in fact]
+    assert told.endswith("sampling 1, stark 2; 1 in common.")
 
 
 def test_the_attempts_of_another_tool_are_the_kernels_it_made():
@@ -408,7 +450,8 @@ def test_of_stores_with_several_scores_the_same_ones_are_paired():
 def test_other_machines_and_budgets_are_warned_of():
     a = [a_result(number) for number in (1, 2)]
     assert compare(a, a).warnings == ()
-    device, budget = compare(a, [replace(run, device="another", budget=30) for run in a]).warnings
+    b = [a_result(number, times=(5.0,) * 30, device="another") for number in (1, 2)]
+    device, budget = compare(a, b).warnings
     assert "A was measured on a device, B on another" in device
     assert "best of 3 attempts, B of 30" in budget
 

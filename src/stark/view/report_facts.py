@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from stark.models import describe
 from stark.results import RESCORED, RunResult
 from stark.view import published
-from stark.view.grouping import Group, group
+from stark.view.grouping import Group, Key, group
 from stark.view.report_costs import lost_final
 
 LISTED = 20  # tasks that are named in a sentence
@@ -23,6 +23,7 @@ def facts_of(results: Sequence[RunResult]) -> list[str]:
         timing_of(results),
         *missing_of(results),
         *budgets_of(results),
+        *coverage_of(results),
         f"The paper's rows: A100 40 GB, Claude Sonnet 4, {published.B} attempts, KernelBench's protocol of its time.",
     ]
 
@@ -73,3 +74,23 @@ def budgets_differ(groups: Sequence[Group]) -> str:
     if len(found) < 2:
         return ""
     return f"Warning: runs with unlike budgets, from {min(found)} to {max(found)} attempts, are not comparable."
+
+
+def coverage_of(results: Sequence[RunResult]) -> list[str]:
+    """A warning for every level whose methods do not count on the same tasks and seeds, as in half a grid."""
+    found: dict[tuple[str, str], dict[str, set[Key]]] = {}
+    for run in results:
+        level = "the own tasks" if run.level is None else f"level {run.level}"
+        counted = found.setdefault((level, run.score), {}).setdefault(run.method, set())
+        if run.complete:
+            counted.add((run.task, run.seed))
+    return [
+        f"Warning: the methods on {level} by {score} have not the same tasks and seeds complete, so that their rows "
+        f"are not comparable: {_counts(methods)}; {len(set.intersection(*methods.values()))} in common."
+        for (level, score), methods in sorted(found.items())
+        if len(set(map(frozenset, methods.values()))) > 1
+    ]
+
+
+def _counts(methods: Mapping[str, set[Key]]) -> str:
+    return ", ".join(f"{method} {len(keys)}" for method, keys in sorted(methods.items()))
