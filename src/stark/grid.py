@@ -121,11 +121,13 @@ def make_grid(
     seeds: int,
     settings_of: SettingsOf,
 ) -> list[Cell]:
-    """Every search, task by task, so that what belongs together is there early."""
+    """Every search, task by task, so that what belongs together is there early. A method or switch that is named twice
+    is run once."""
+    _check_tasks(tasks)
     variants = [
         (switch, settings_of(method, seed, _assignments(switch)))
-        for method in methods
-        for switch in ("", *switches)
+        for method in dict.fromkeys(methods)
+        for switch in dict.fromkeys(("", *switches))
         for seed in range(seeds)
     ]
     return [Cell(task, settings, switch) for task in tasks for switch, settings in variants]
@@ -172,6 +174,7 @@ def judged_cells(
 ) -> list[Cell]:
     """Kernels another tool has made, each judged by both scores. A task it made none for is in here as well, with
     nothing given: KernelBench counts those as failures, and without them any tool could choose its tasks."""
+    _check_tasks(tasks)
     if not any((task.level, task.number) in generations for task in tasks):
         return []
     return [
@@ -196,6 +199,20 @@ def read_generations(folder: Path) -> dict[tuple[int, int], list[Given]]:
             f"{folder} holds no generated kernel.", "They are named level_1_problem_26_sample_0_kernel.py and so on."
         )
     return {place: [given for _, given in sorted(samples, key=itemgetter(0))] for place, samples in found.items()}
+
+
+def _check_tasks(tasks: Sequence[Task]) -> None:
+    """Refuse what could not be told apart: two tasks of one name, or under one number of a level."""
+    found: dict[object, Task] = {}
+    for task in tasks:
+        places = [task.name, *([(task.level, task.number)] if task.number is not None else [])]
+        for other in filter(None, map(found.get, places)):
+            where = task.name if task.number is None else f"number {task.number} of level {task.level}"
+            raise UsageError(
+                f"Two tasks are {where}: {other.name} and {task.name}.",
+                "Take one of them out, or choose one with --only and its name.",
+            )
+        found |= dict.fromkeys(places, task)
 
 
 def _assignments(switch: str) -> list[str]:

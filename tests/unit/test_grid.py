@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -68,3 +69,26 @@ def test_generations_are_found_by_their_names(tmp_path):
     assert judged_cells(TASKS[:1], found, "theirs", Settings()) == [], "none of them is for a chosen task"
     with pytest.raises(UsageError, match="holds no generated kernel"):
         read_generations(tmp_path / "none")
+
+
+def test_a_method_or_switch_that_is_named_twice_is_run_once():
+    maker = settings_maker(None, [], {})
+    switches = ["anchors.mode=off", "", "anchors.mode=off"]
+    cells = make_grid(TASKS[:1], ["stark", "sampling", "stark"], switches, 1, maker)
+    assert [(cell.settings.method, cell.switch) for cell in cells] == [
+        (method, switch) for method in ("stark", "sampling") for switch in ("", "anchors.mode=off")
+    ]
+
+
+@pytest.mark.parametrize("name", ["level1/1_Task", "level1/1_Other"])
+def test_tasks_that_could_not_be_told_apart_are_refused(name):
+    task = Task("level1/1_Task", TASK, "", 1, 1)
+    maker = settings_maker(None, [], {})
+    twice = [task, replace(task, name=name, source=f"# other\n{TASK}")]
+    for made in (
+        lambda: make_grid(twice, ["stark"], [], 1, maker),
+        lambda: judged_cells(twice, {}, "x", maker("stark", 0, ())),
+    ):
+        with pytest.raises(UsageError, match="number 1 of level 1") as refused:
+            made()
+        assert name in refused.value.message
