@@ -163,7 +163,12 @@ def _for_each_role(layer: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def assemble(
-    record: RunRecord, store: Store, evaluator: Evaluator, listener: Listener, opened: OpenModels | None = None
+    record: RunRecord,
+    store: Store,
+    evaluator: Evaluator,
+    listener: Listener,
+    opened: OpenModels | None = None,
+    has_answered: Callable[[Role], bool] = lambda role: False,
 ) -> Run:
     """The parts of a run, chosen by its stored settings."""
     settings = settings_of(record)
@@ -172,7 +177,7 @@ def assemble(
     workflow = build_workflow(settings, Team(Prompts(templates, scene), settings))
     answered = {role: usage.calls for role, usage in store.usage(record.id).items()}
     models = open_models(settings, answered, opened)
-    return Run(record, settings, store, build_policy(settings), workflow, models, evaluator, listener)
+    return Run(record, settings, store, build_policy(settings), workflow, models, evaluator, listener, has_answered)
 
 
 async def drive(run: Run, running: list[Stoppable]) -> Result:

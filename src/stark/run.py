@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from itertools import islice
 from random import Random
@@ -95,7 +95,9 @@ class Run:
         models: Mapping[Role, ChatModel],
         evaluator: Evaluator,
         listener: Listener = lambda event: None,
+        has_answered: Callable[[Role], bool] = lambda role: False,
     ) -> None:
+        self._has_answered = has_answered
         self.record, self.store, self.policy, self.workflow = record, store, policy, workflow
         self.models, self.evaluator, self._listener = models, evaluator, listener
         self.settings = settings
@@ -254,18 +256,29 @@ class Run:
         return ahead[-1] or 0.0 if len(ahead) > windows.leaders else ALWAYS_MS
 
     async def _hold_finals(self) -> None:
-        """Have the fastest candidates confirmed until one holds."""
-        for node in contenders(self.tree):
-            final = self.store.final(self.record.id)
-            if final is None or final.node_id != node.id:
+        """Have the fastest candidates confirmed until one holds: where none does, the one that held before a run was
+        extended. What does not hold is stored last, or it would take the place of that one when the run is killed."""
+        before, final = self.store.final(self.record.id), None
+        for node in self._contenders(before):
+            if before is not None and before.node_id == node.id:
+                final = before
+            else:
                 assert node.source is not None
                 self._say("note", text=f"#{node.id} is built the stock way and judged anew by both scores.")
                 request = eval_request(self.record.task, node.source, self.settings.evaluation)
                 final = await hold_final(self.evaluator, request, node.id)
-                self.store.confirm(self.record.id, final)
             if final.holds:
-                return
+                break
             self._say("note", text=f"#{node.id} does not hold: {final.report.outcome}. {final.report.log[:300]}")
+        if final is not None and final is not before:
+            self.store.confirm(self.record.id, final)
+
+    def _contenders(self, before: Final | None) -> list[Node]:
+        """The fastest few, and after them the one that was confirmed before they were there."""
+        fastest = contenders(self.tree)
+        if before is None or not before.holds or any(node.id == before.node_id for node in fastest):
+            return fastest
+        return [*fastest, self.tree[before.node_id]]
 
     async def _fly(self, ticket: Ticket) -> None:
         """One attempt from ticket to node. What stops it short leaves it unfinished in the store, to be resumed."""
@@ -278,15 +291,17 @@ class Run:
 
     async def _attempt(self, ticket: Ticket) -> Attempt:
         """One attempt. A prompt that is refused stops the run once, so that somebody looks; when it is refused again
-        after a resume, it is an unusable reply, or no resume would ever get past it."""
+        after a resume, it is an unusable reply, or no resume would ever get past it. So it is at once in a benchmark
+        where the model has answered others: then nobody need look."""
         desk = self.desk(ticket)
         try:
             return await self.workflow.attempt(ticket, desk)
         except PromptRefused as refusal:
-            if ticket.number not in self._resumed or desk.role is None:
+            twice = ticket.number in self._resumed
+            if desk.role is None or not (twice or self._has_answered(desk.role)):
                 raise
-            report = EvalReport(Outcome.UNUSABLE_REPLY, log=f"The model refused the prompt twice: {refusal.message}")
-            return Attempt(desk.role, None, report, notes=(refusal.message,))
+            log = f"The model refused the prompt{' twice' if twice else ''}: {refusal.message}"
+            return Attempt(desk.role, None, EvalReport(Outcome.UNUSABLE_REPLY, log=log), notes=(refusal.message,))
 
     def _may_ask(self, flying: int) -> bool:
         return not self._end and not self._fault and flying < self.settings.jobs

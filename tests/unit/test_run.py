@@ -17,7 +17,7 @@ from stark.run import Run
 from stark.settings import RoleSettings
 from stark.store import open_store
 from stark.tree import ROOT_ID, Role
-from stark_worker.protocol import DEGENERATE, DeviceFacts, EvalReport, Outcome
+from stark_worker.protocol import DEGENERATE, DeviceFacts, EvalReport, Outcome, Timing
 
 DEVICE = DeviceFacts("pretend device", "pretend", cores=1)
 
@@ -338,6 +338,41 @@ def test_a_refused_prompt_stops_the_run_once_and_is_a_failed_attempt_after_a_res
     refused = [node for node in nodes if "refused the prompt twice" in node.report.log]
     assert len(refused) == 1
     assert refused[0].report.outcome is Outcome.UNUSABLE_REPLY
+
+
+class Choosy(HashEvaluator):
+    """Every candidate is faster than those before it, but only the first that has a final holds there. ``kills`` is
+    the further final that is the end of all."""
+
+    def __init__(self, settings):
+        super().__init__(settings)
+        self.held, self.kills = None, 0
+
+    async def evaluate(self, request):
+        await super().evaluate(request)
+        if request.rival_source is None:
+            return EvalReport(Outcome.OK, Timing((10.0 - 0.1 * len(self.evaluated),)))
+        self.held = self.held or request.candidate_source
+        if request.candidate_source == self.held:
+            return EvalReport(Outcome.OK, Timing((5.0,)), rival=Timing((10.0,)))
+        self.kills -= 1
+        if self.kills == 0:
+            raise RuntimeError("killed")
+        return EvalReport(Outcome.COMPILE_ERROR, log="torch cannot build it")
+
+
+def test_a_winner_that_held_stays_one_where_no_faster_one_holds_after_an_extension(tmp_path):
+    """Even if the run is killed between the finals of those that do not."""
+    evaluator = Choosy(load_settings().evaluation)
+    bench = Bench(tmp_path, ["budget.attempts=2"], evaluator=evaluator)
+    before = bench.optimize()[0]
+    assert before.final.holds
+    evaluator.kills = 4
+    with pytest.raises(RuntimeError, match="killed"):
+        bench.optimize(amend=["budget.attempts=10"])
+    after = bench.optimize()[0]
+    assert after.attempts == 10
+    assert (after.best, after.final) == (before.best, before.final)
 
 
 def test_a_store_that_fails_ends_the_run_and_nobody_waits_for_ever(tmp_path):
