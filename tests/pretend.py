@@ -17,7 +17,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from stark.errors import EvaluatorError, TaskError
+from stark.errors import EvaluatorError, PromptRefused, TaskError
 from stark.interfaces import Message, Reply, ReplyForm, Usage
 from stark.settings import EvaluationSettings, RoleSettings
 from stark_worker.protocol import DEGENERATE, DeviceFacts, EvalReport, EvalRequest, Outcome, Score, Timing
@@ -99,6 +99,15 @@ class UnpricedModel(PretendModel):
         return None
 
 
+class PrudishModel(PretendModel):
+    """Refuses every prompt about a task that says ``# indecent``."""
+
+    async def reply(self, messages: Sequence[Message], form: ReplyForm) -> Reply:
+        if "# indecent" in messages[1].content:
+            raise PromptRefused("I do not like this prompt.", "Write another one.")
+        return await super().reply(messages, form)
+
+
 class HashEvaluator:
     """One candidate in four fails; the others take 1 to 20 ms. The root takes 10 ms."""
 
@@ -142,6 +151,15 @@ class SoberEvaluator(HashEvaluator):
             return EvalReport(Outcome.COMPILE_ERROR, log="torch cannot build it", built=False)
         took = 8.0 if request.score is Score.VERIFIED else 3.0
         return EvalReport(Outcome.OK, Timing((took,)), rival=Timing((12.0,)))
+
+
+class MortalEvaluator(HashEvaluator):
+    """Dies of the first final, and everything with it."""
+
+    async def evaluate(self, request: EvalRequest) -> EvalReport:
+        if request.rival_source is not None:
+            raise RuntimeError("the machine was switched off")
+        return await super().evaluate(request)
 
 
 class TroubledEvaluator(HashEvaluator):

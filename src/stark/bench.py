@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
@@ -18,14 +17,15 @@ from pathlib import Path
 
 from stark.agents.prompts import load_templates
 from stark.api import OpenModels, assemble, check_device, check_prices, open_models, versions
-from stark.config import differences
-from stark.errors import EvaluatorError, ModelError, StarkError, TaskError, UsageError
+from stark.errors import EvaluatorError, ModelError, StarkError, TaskError
 from stark.evaluation import open_evaluator
 from stark.evaluation.shared import SharedEvaluator
 from stark.finals import winner
-from stark.grid import Cell, Kind
+from stark.fitting import changes, check_attempts, check_rules, check_settings, check_sources
+from stark.grid import Cell, Given, Kind
 from stark.interfaces import Ending, Event, Final, RunRecord, Store
 from stark.metrics import attempts_of
+from stark.results import DONE
 from stark.run import Run, eval_request
 from stark.store import open_store
 from stark.stored import stored_reports
@@ -33,10 +33,9 @@ from stark.tree import ROOT_ID, Node, Role, Tree
 from stark.waiting import interruptible
 from stark_worker.protocol import DEGENERATE, DeviceFacts, EvalReport, EvalRequest
 
-DONE = "attempts"
 DEGENERATE_TASK, BROKEN_TASK, FAULT, STOPPED = "degenerate", "task", "fault", "stopped"
 TRY_AGAIN = frozenset({BROKEN_TASK, FAULT, STOPPED})
-FAULTS_IN_A_ROW = 3  # with nothing done between them: the machinery is down, and no further run would fare better
+FAULTS_IN_A_ROW = 3  # on as many tasks, with nothing done between them: the machinery is down
 
 
 @dataclass(frozen=True)
@@ -76,14 +75,22 @@ class Bench:
         self._running: set[Run] = set()
         self._opened: OpenModels = {}
         self.stopped = False
-        self._faults = 0
+        self._faults: set[str] = set()  # tasks on which one run after the other faulted
+        self._troubled = {
+            record.task.name
+            for record in self._records.values()
+            if record.id in self._endings and self._endings[record.id].reason == FAULT
+        }
         self.fault: StarkError | None = None
         self._began = time.monotonic()
         for record in self._records.values():
             check_device(record.device, device)
-        for cell in cells:
-            self._reconcile(cell)
         self._made = {cell.id: self._remember(cell) for cell in cells}
+        check_rules(cells, self._records.values())
+        for cell in cells:
+            self._check(cell)
+        for cell in cells:  # nothing is written before all of it is found to fit
+            self._take_over(cell)
         self._made_before, self._usd_before = sum(self._made.values()), self._spent()
 
     begun = True  # a first Ctrl-C always lets what is in flight land
@@ -97,12 +104,14 @@ class Bench:
             run.stop()
 
     async def run(self, at_once: int) -> None:
-        """Work the grid off, that many runs beside each other."""
-        queue = deque(cell for cell in self._cells if not self._settled(cell))
+        """Work the grid off, that many runs beside each other. All of it is in the store before any of it begins, so
+        that a report on half a grid says so."""
+        self._create_all()
+        queue = [cell for cell in self._cells if not self._settled(cell)]
 
         async def work() -> None:
             while queue and not self.stopped:
-                await self._settle(queue.popleft())
+                await self._settle(queue.pop(self._next(queue)))
 
         workers = [asyncio.create_task(work()) for _ in range(at_once)]
         try:
@@ -133,25 +142,51 @@ class Bench:
 
     # -- what was there before --------------------------------------------------------------------------------------
 
-    def _reconcile(self, cell: Cell) -> None:
-        """Refuse a store that holds another experiment under this name; take over a larger budget."""
+    def _check(self, cell: Cell) -> None:
+        """Refuse a store that holds another experiment under this name."""
         record = self._records.get(cell.id)
         if record is None:
             return
-        wanted = cell.settings.model_dump(mode="json")
-        changed = list(differences(wanted, record.settings))
-        other = [said for group, said in changed if group not in ("budget", "jobs")]
-        if other or record.task.source != cell.task.source:
-            what = ", ".join(other) if other else "another task file"
-            raise UsageError(
-                f"The store holds {cell.id!r} with {what}.",
-                "Choose a new folder with --store, or go on with the settings that began it.",
-            )
+        check_settings(cell, record)
+        if cell.kind is Kind.SEARCH:
+            check_attempts(cell, self._made[cell.id] + len(self._store.unfinished(cell.id)))
+        if cell.kind is Kind.JUDGED:
+            check_sources(cell, self._store.nodes(cell.id))
+
+    def _take_over(self, cell: Cell) -> None:
+        """Give a stored run the budget it has now. One that goes on is opened first, in the store as well: whoever is
+        killed here leaves no end that does not belong to its budget."""
+        record = self._records.get(cell.id)
+        if record is None:
+            return
+        changed = {group for group, _ in changes(cell, record)}
+        if self._goes_on(cell, changed):
+            for each in self._stored(cell):
+                self._note_ending(each, Ending(STOPPED, "There is more to do now."))
         if changed:
-            self._store.amend(cell.id, wanted)
-            self._records[cell.id] = replace(record, settings=wanted)
-            for again in (cell, cell.rescored()):  # a limit that was reached may not be one any more
-                self._endings.pop(again.id, None)
+            for each in self._stored(cell):
+                self._amend(each)
+
+    def _amend(self, cell: Cell) -> None:
+        wanted = cell.settings.model_dump(mode="json")
+        self._store.amend(cell.id, wanted)
+        self._records[cell.id] = replace(self._records[cell.id], settings=wanted)
+
+    def _goes_on(self, cell: Cell, changed: set[str]) -> bool:
+        """Whether a run that ended has more to do: attempts, kernels, or what was beyond a limit that has moved."""
+        ending = self._endings.get(cell.id)
+        if ending is None or ending.reason in TRY_AGAIN | {DEGENERATE_TASK}:
+            return False
+        if cell.kind is Kind.JUDGED:
+            return not {given.number for given in cell.given} <= self._numbers(cell)
+        if ending.reason == DONE:
+            return cell.kind is Kind.SEARCH and self._made[cell.id] < cell.settings.budget.attempts
+        return "budget" in changed
+
+    def _stored(self, cell: Cell) -> list[Cell]:
+        """The cell, and with a search its winner by the other score, where they are stored."""
+        both = [cell, cell.rescored()] if cell.kind is Kind.SEARCH else [cell]
+        return [each for each in both if each.id in self._records]
 
     def _remember(self, cell: Cell) -> int:
         """Take over the reference of a stored run; how many attempts it has made."""
@@ -160,9 +195,11 @@ class Bench:
         judgements, request = self._store.judgements(cell.id), self._root_request(cell)
         if judgements and not self._evaluator.knows(request):
             self._evaluator.learn(request, self._store.nodes(cell.id)[0].report)  # the root landed first
-        if cell.kind is Kind.JUDGED and not {given.number for given in cell.given} <= {each.id for each in judgements}:
-            self._endings.pop(cell.id, None)  # the other tool has made more since
         return len(attempts_of(judgements)) if cell.kind is Kind.SEARCH else 0
+
+    def _numbers(self, cell: Cell) -> set[int]:
+        """The nodes of a stored run."""
+        return {each.id for each in self._store.judgements(cell.id)}
 
     def _ending(self, cell: Cell) -> Ending | None:
         """The ending that settles a cell: none where there is more to do."""
@@ -171,18 +208,23 @@ class Bench:
             return None
         if ending.reason == DEGENERATE_TASK and cell.settings.evaluation.allow_degenerate:
             return None
-        more = cell.kind is Kind.SEARCH and self._made[cell.id] < cell.settings.budget.attempts
-        return None if ending.reason == DONE and more else ending
+        return ending
 
     def _settled(self, cell: Cell) -> bool:
-        ended = self._ending(cell) is not None
-        return ended and not (self._to_rescore(cell) and self._ending(cell.rescored()) is None)
+        return self._ending(cell) is not None and not self._to_rescore(cell)
 
     def _to_rescore(self, cell: Cell) -> bool:
-        """Whether a search that ended is to be judged by the other score as well."""
-        ending = self._ending(cell)
-        searched = cell.kind is Kind.SEARCH and ending is not None and ending.reason != DEGENERATE_TASK
-        return self._both_scores and searched
+        """Whether a search that ended has a winner that is still to be judged by the other score. A store that has
+        winners by both keeps them so."""
+        ending, rescored = self._ending(cell), cell.rescored()
+        if cell.kind is not Kind.SEARCH or ending is None or ending.reason == DEGENERATE_TASK:
+            return False
+        if rescored.id not in self._records:
+            return self._both_scores
+        if self._ending(rescored) is None:
+            return True
+        best = self._winner(cell)
+        return best is not None and best.number not in self._numbers(rescored)
 
     def _spent(self) -> float:
         return sum(self._store.spent(run_id).usd for run_id in self._records)
@@ -192,24 +234,23 @@ class Bench:
     async def _settle(self, cell: Cell) -> None:
         if self._ending(cell) is None:
             await self._end(cell)
-        if not self._settled(cell) and self._to_rescore(cell):
+        if self._to_rescore(cell):
             await self._end(cell.rescored(self._winner(cell)), self._store.final(cell.id))
 
     async def _end(self, cell: Cell, final: Final | None = None) -> None:
-        record = self._records.get(cell.id) or self._create(cell)
         try:
-            ending = await (self._search(cell, record) if cell.kind is Kind.SEARCH else self._judge(cell, final))
-            self._faults = 0
+            ending = await (self._search(cell) if cell.kind is Kind.SEARCH else self._judge(cell, final))
+            self._faults.clear()
+            self._troubled.discard(cell.task.name)
         except TaskError as error:
             ending = Ending(BROKEN_TASK, str(error))
         except (EvaluatorError, ModelError) as error:
             ending = Ending(FAULT, str(error))
-            self._note_fault(error)
-        self._store.end(cell.id, ending)
-        self._endings[cell.id] = ending
+            self._note_fault(cell, error)
+        self._note_ending(cell, ending)
         self._told(cell, ending, self.standing())
 
-    async def _search(self, cell: Cell, record: RunRecord) -> Ending:
+    async def _search(self, cell: Cell) -> Ending:
         reference = await self._reference(cell)
         if DEGENERATE in reference.checks and not cell.settings.evaluation.allow_degenerate:
             return Ending(DEGENERATE_TASK, reference.checks[DEGENERATE])
@@ -218,7 +259,8 @@ class Bench:
             if event.kind == "landed" and event.node is not None:
                 self._made[cell.id] += len(attempts_of([event.node]))
 
-        run = assemble(record, self._store, self._evaluator, landed, self._opened)
+        record = self._records[cell.id]
+        run = assemble(record, self._store, self._evaluator, landed, self._opened, self._has_answered(record))
         self._running.add(run)
         try:
             return Ending((await run.optimize()).reason)
@@ -227,7 +269,7 @@ class Bench:
 
     async def _judge(self, cell: Cell, final: Final | None) -> Ending:
         """Sources that are given, each a child of the reference. A final has judged a winner by this score already."""
-        stored = {node.id for node in self._store.nodes(cell.id)}
+        stored = self._numbers(cell)
         if ROOT_ID not in stored:
             root = Node(ROOT_ID, None, Role.REFERENCE, cell.task.source, await self._reference(cell))
             self._store.finish(cell.id, root)
@@ -248,23 +290,45 @@ class Bench:
             raise TaskError(f"The task's own Model does not pass its evaluation: {report.outcome}. {report.log[-500:]}")
         return report
 
-    def _winner(self, cell: Cell) -> str | None:
-        """The source of the kernel that a search reports."""
+    def _winner(self, cell: Cell) -> Given | None:
+        """The kernel that a search reports."""
         tree = Tree()
         for node in self._store.nodes(cell.id):
             tree.add(node)
         best = winner(tree, self._store.final(cell.id))
-        return best.source if best else None
+        return Given(best.id, "winner", best.source) if best and best.source is not None else None
 
-    def _create(self, cell: Cell) -> RunRecord:
-        record = record_of(cell, self._device)
-        self._store.create(record)
-        self._records[cell.id] = record
-        return record
+    def _has_answered(self, record: RunRecord) -> Callable[[Role], bool]:
+        """Whether a role's model has answered anybody under the settings of a run: then what it refuses is a prompt."""
 
-    def _note_fault(self, error: StarkError) -> None:
-        self.fault, self._faults = error, self._faults + 1
-        if self._faults >= FAULTS_IN_A_ROW:
+        def has_answered(role: Role) -> bool:
+            wanted = record.settings["roles"][role]
+            alike = (each.id for each in self._records.values() if each.settings["roles"].get(role) == wanted)
+            return any(role in self._store.usage(run_id) for run_id in alike)
+
+        return has_answered
+
+    def _create_all(self) -> None:
+        for cell in self._cells:
+            rescored = [cell.rescored()] if self._both_scores and cell.kind is Kind.SEARCH else []
+            for each in (cell, *rescored):
+                if each.id not in self._records:
+                    self._records[each.id] = record_of(each, self._device)
+                    self._store.create(self._records[each.id])
+
+    def _next(self, queue: Sequence[Cell]) -> int:
+        """The place of the next cell: those on tasks where something faulted wait until the others are through."""
+        return next((place for place, cell in enumerate(queue) if cell.task.name not in self._troubled), 0)
+
+    def _note_ending(self, cell: Cell, ending: Ending) -> None:
+        self._store.end(cell.id, ending)
+        self._endings[cell.id] = ending
+
+    def _note_fault(self, cell: Cell, error: StarkError) -> None:
+        self.fault = error
+        self._faults.add(cell.task.name)
+        self._troubled.add(cell.task.name)
+        if len(self._faults) >= FAULTS_IN_A_ROW:
             self.stop(f"Stopping after {FAULTS_IN_A_ROW} faults in a row")
 
     def _root_request(self, cell: Cell) -> EvalRequest:

@@ -1,0 +1,73 @@
+"""Whether a grid fits into the store it is to go on in: one store is one experiment. What does not is refused before
+anything is written."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from stark.config import differences
+from stark.errors import UsageError
+from stark.grid import Cell, Kind
+from stark.interfaces import RunRecord
+from stark.settings import Settings
+from stark.stored import settings_of
+from stark.tree import ROOT_ID, Node
+
+MAY_CHANGE = ("budget", "jobs")
+RULES = {"score", "kernelbench_version", "tf32"}
+
+
+def changes(cell: Cell, record: RunRecord) -> list[tuple[str, str]]:
+    """Every setting that a cell was stored with otherwise: its group, and both values in words."""
+    return list(differences(cell.settings.model_dump(mode="json"), record.settings))
+
+
+def check_rules(cells: Sequence[Cell], records: Iterable[RunRecord]) -> None:
+    """Refuse searches by other rules than those of the store: their runs would be taken for one another's."""
+    wanted = next((_rules(cell.settings) for cell in cells if cell.kind is Kind.SEARCH), {})
+    for record in records:
+        if record.labels.get("kind") != Kind.SEARCH:
+            continue
+        if changed := [said for _, said in differences(wanted, _rules(settings_of(record)))]:
+            raise UsageError(
+                f"The store holds searches by other rules: {', '.join(changed)}.",
+                "Choose a new folder with --store; --both-scores judges the winner of a search by both scores.",
+            )
+
+
+def check_settings(cell: Cell, record: RunRecord) -> None:
+    """Refuse a run that was begun with other settings or on another task."""
+    other = [said for group, said in changes(cell, record) if group not in MAY_CHANGE]
+    if other or record.task.source != cell.task.source:
+        what = ", ".join(other) if other else "another task file"
+        raise UsageError(
+            f"The store holds {cell.id!r} with {what}.",
+            "Choose a new folder with --store, or go on with the settings that began it.",
+        )
+
+
+def check_attempts(cell: Cell, begun: int) -> None:
+    """Refuse a budget that a search has exceeded already."""
+    allowed = cell.settings.budget.attempts
+    if begun > allowed:
+        raise UsageError(
+            f"The store holds {cell.id!r} with {begun} attempts: it cannot be a run of {allowed} any more.",
+            f"Give --attempts {begun} or more, or choose a new folder with --store.",
+        )
+
+
+def check_sources(cell: Cell, nodes: Iterable[Node]) -> None:
+    """Refuse kernels of another tool where others were judged under their names."""
+    given = {each.number: each.source for each in cell.given}
+    for node in nodes:
+        if node.id != ROOT_ID and given.get(node.id) != node.source:
+            now = "is another one now" if node.id in given else "is not there any more"
+            raise UsageError(
+                f"The kernel of {cell.system} for {cell.task.name}, {node.notes[0]}, that the store has judged {now}.",
+                "Choose a new folder with --store, or give the kernels that were judged.",
+            )
+
+
+def _rules(settings: Settings) -> dict[str, Any]:
+    return settings.evaluation.model_dump(mode="json", include=RULES)
