@@ -145,6 +145,7 @@ def show_final(final: Final, name: str) -> None:
         console.print(Text(f"{name} built the stock way, score {score}: {verdict}."))
     if final.verified.labels is not None:
         console.print(Text(words.sentence(final.verified.labels), "dim"))
+    _warn(words.doubts(final.report))
 
 
 class Baselines:
@@ -159,7 +160,7 @@ class Baselines:
         console.print(
             Text.assemble(f"{name:<28}", _verdict(Node(1, ROOT_ID, Role.GIVEN, None, report), self._first_ms))
         )
-        _warn_of_degenerate(report)
+        _warn(words.warnings(report) + words.doubts(report))
 
 
 def show_verdict(report: EvalReport, reference: EvalReport, as_json: bool) -> None:
@@ -170,7 +171,7 @@ def show_verdict(report: EvalReport, reference: EvalReport, as_json: bool) -> No
     node = Node(1, ROOT_ID, Role.GIVEN, None, report)
     root_ms = reference.timing.median_ms if reference.timing else None
     console.print(_verdict(node, root_ms))
-    _warn_of_degenerate(reference)
+    _warn(words.warnings(reference) + words.doubts(report))
     for name, text in words.median(report):
         console.print(_fact(name, text))
     _show_facts(report)
@@ -191,8 +192,8 @@ def _verdict_as_json(report: EvalReport, reference: EvalReport) -> str:
     return json.dumps(json.loads(to_json(report)) | more, ensure_ascii=False)
 
 
-def _warn_of_degenerate(reference: EvalReport) -> None:
-    for warning in words.warnings(reference):
+def _warn(warnings: Sequence[str]) -> None:
+    for warning in warnings:
         console.print(Text(warning, "yellow"))
 
 
