@@ -4,7 +4,7 @@
 
 A pair is one evaluation in which candidate and rival are the same source, each in a process of its own, timed in turns
 on the same inputs. Of 200 intervals of 99 % at most 5 may lie below 1, and at least 190 have to cover it. With --save
-a call goes on where the one before it was stopped by --seconds. With --beside so many other processes compute meanwhile.
+a call goes on where the one before it was stopped by --seconds; with --beside so many other processes compute as well.
 """
 
 from __future__ import annotations
