@@ -244,6 +244,14 @@ def test_money_per_solved_run():
     assert (rows["plan"]["tokens in"], rows["code"]["tokens out"]) == (200, 40)
 
 
+def test_money_of_which_a_part_is_unknown_is_unknown():
+    unpriced = {Role.PLAN: RoleUsage(2, Usage(100, 10), None, 3.0), Role.CODE: RoleUsage(3, Usage(200, 20), 0.25, 4.0)}
+    (table,) = (table for table in tables([a_result(1), a_result(2, usage=unpriced)]) if table.name == "cost")
+    assert {row["role"]: row["money"] for row in table.records()} == {"plan": None, "code": 0.5, "all": None}
+    shown = {texts[3]: texts[-2:] for texts in table.texts()}
+    assert shown == {"plan": ["unknown", ""], "code": ["$0.50", "$0.25"], "all": ["unknown", ""]}
+
+
 def test_failed_tasks_faults_and_exhausted_budgets_are_different_things():
     results = [
         a_result(1),
