@@ -349,7 +349,26 @@ def test_a_report_becomes_files(tmp_path):
     assert not any(part in page for part in ("<script", "<img", "<link", "src="))
 
 
-@pytest.mark.parametrize("taken", ["figure-1.svg", "table-1.parquet", "report.md"])
+def test_a_report_leaves_nothing_of_an_earlier_one_behind(tmp_path):
+    """The second has no other method, no task that is degenerate and so on; what is not a report's stays."""
+    both = [a_result(1), a_result(1, "sampling"), a_result(2, degenerate="Zeros are accepted.")]
+    for mine in ("notes.md", "table-1.txt", "mine.csv"):
+        (tmp_path / mine).write_text("mine")
+    for results in (both, [a_result(1)]):
+        write_report(tmp_path, "t", [], tables(results), group(results))
+    write_report(tmp_path / "fresh", "t", [], tables([a_result(1)]), group([a_result(1)]))
+    fresh = {path.name for path in (tmp_path / "fresh").iterdir()}
+    assert {path.name for path in tmp_path.iterdir()} == fresh | {"fresh", "notes.md", "table-1.txt", "mine.csv"}
+    assert not any(name.startswith(("figure-1", "degenerate")) for name in fresh), "nothing to show, nothing written"
+
+
+def test_a_folder_without_a_report_loses_nothing(tmp_path):
+    (tmp_path / "degenerate.csv").write_text("mine")
+    write_report(tmp_path, "t", [], tables([a_result(1)]), group([a_result(1)]))
+    assert (tmp_path / "degenerate.csv").read_text() == "mine"
+
+
+@pytest.mark.parametrize("taken", ["fast-p.svg", "table-1.parquet", "report.md"])
 def test_a_file_of_a_report_that_cannot_be_written_is_one_sentence(tmp_path, taken):
     (tmp_path / taken).mkdir()
     with pytest.raises(UsageError, match=re.escape(str(tmp_path))):
