@@ -1,19 +1,22 @@
 """Whether "faster" is ever said of nothing: a kernel is compared with itself, again and again.
 
-    python benchmarks/noise.py [--target cpu] [--pairs 200] [--seconds 500] [--save]
+    python benchmarks/noise.py [--target cpu] [--pairs 200] [--beside 1] [--seconds 500] [--save]
 
 A pair is one evaluation in which candidate and rival are the same source, each in a process of its own, timed in turns
 on the same inputs. Of 200 intervals of 99 % at most 5 may lie below 1, and at least 190 have to cover it. With --save
-a call goes on where the one before it was stopped by --seconds.
+a call goes on where the one before it was stopped by --seconds; with --beside so many other processes compute as well.
 """
 
 from __future__ import annotations
 
 import argparse
 import asyncio
+import contextlib
+import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +26,7 @@ import record
 from kernels import gelu, gelu_task
 
 from stark_worker.intervals import CONFIDENCE
-from stark_worker.protocol import EvalRequest, Outcome, Target, Timing
+from stark_worker.protocol import BUSY, EvalRequest, Outcome, Target, Timing
 from stark_worker.station import Station
 
 FASTER_MOST, COVERING_LEAST = 0.025, 0.95
@@ -43,7 +46,7 @@ async def compare(station: Station, target: Target, size: int) -> Pair:
     )
     if report.outcome is not Outcome.OK or report.timing is None or report.rival is None:
         raise SystemExit(f"{size} elements: {report.outcome}\n{report.log}")
-    return pair_of(size, report.timing, report.rival)
+    return pair_of(size, report.timing, report.rival) | {"told": report.checks.get(BUSY, "")}
 
 
 def pair_of(size: int, candidate: Timing, rival: Timing) -> Pair:
@@ -59,14 +62,25 @@ def pair_of(size: int, candidate: Timing, rival: Timing) -> Pair:
     }
 
 
-async def measure(target: Target, count: int, until: float, save: bool) -> list[Pair]:
+@contextlib.contextmanager
+def others(count: int) -> Iterator[None]:
+    """So many processes that compute for as long as this lasts."""
+    with contextlib.ExitStack() as stack:
+        for _ in range(count):
+            process = stack.enter_context(subprocess.Popen([sys.executable, "-S", "-c", "while True: pass"]))
+            stack.callback(process.kill)
+        yield
+
+
+async def measure(target: Target, count: int, until: float, save: bool, name: str) -> list[Pair]:
+    """Pairs, kept under a name."""
     sizes = SIZES[target]
     with tempfile.TemporaryDirectory(prefix="stark-noise-") as folder:
         async with Station(target, Path(folder, "cache"), allow_weak_sandbox=True) as station:
             device = "cpu" if target is Target.CPU else (await station.device()).name
             file = record.result_file("noise", device)
             results: dict[str, list[Pair]] = record.read(file).get("pairs", {}) if save else {}
-            pairs = results.setdefault(target.value, [])
+            pairs = results.setdefault(name, [])
             while len(pairs) < count and time.monotonic() < until:
                 pairs.append(await compare(station, target, sizes[len(pairs) % len(sizes)]))
                 print(f"{len(pairs)}: {pairs[-1]['low']:.4f} to {pairs[-1]['high']:.4f}", flush=True)
@@ -88,10 +102,13 @@ def main() -> int:
     parser.add_argument("--target", type=Target, default=Target.CPU, choices=list(Target))
     parser.add_argument("--pairs", type=int, default=200)
     parser.add_argument("--seconds", type=float, default=float("inf"), help="begin no further pair after this long")
+    parser.add_argument("--beside", type=int, default=0, help="how many other processes compute meanwhile")
     parser.add_argument("--save", action="store_true")
     options = parser.parse_args()
     until = time.monotonic() + options.seconds
-    pairs = asyncio.run(measure(options.target, options.pairs, until, options.save))
+    name = f"{options.target}, {options.beside} beside it" if options.beside else options.target.value
+    with others(options.beside):
+        pairs = asyncio.run(measure(options.target, options.pairs, until, options.save, name))
     for size in SIZES[options.target]:
         print(f"{size} elements: ", end="")
         tell([pair for pair in pairs if pair["elements"] == size])

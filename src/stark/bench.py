@@ -22,7 +22,7 @@ from stark.evaluation import open_evaluator
 from stark.evaluation.shared import SharedEvaluator
 from stark.finals import winner
 from stark.fitting import changes, check_attempts, check_rules, check_settings, check_sources
-from stark.grid import Cell, Given, Kind
+from stark.grid import Cell, Kind
 from stark.interfaces import Ending, Event, Final, RunRecord, Store
 from stark.metrics import attempts_of
 from stark.results import DONE
@@ -224,7 +224,7 @@ class Bench:
         if self._ending(rescored) is None:
             return True
         best = self._winner(cell)
-        return best is not None and best.number not in self._numbers(rescored)
+        return best is not None and best.id not in self._numbers(rescored)
 
     def _spent(self) -> float:
         return sum(self._store.spent(run_id).usd for run_id in self._records)
@@ -235,7 +235,9 @@ class Bench:
         if self._ending(cell) is None:
             await self._end(cell)
         if self._to_rescore(cell):
-            await self._end(cell.rescored(self._winner(cell)), self._store.final(cell.id))
+            best = self._winner(cell)
+            rescored = cell.rescored(best.source, best.id) if best else cell.rescored()
+            await self._end(rescored, self._store.final(cell.id))
 
     async def _end(self, cell: Cell, final: Final | None = None) -> None:
         try:
@@ -290,13 +292,12 @@ class Bench:
             raise TaskError(f"The task's own Model does not pass its evaluation: {report.outcome}. {report.log[-500:]}")
         return report
 
-    def _winner(self, cell: Cell) -> Given | None:
+    def _winner(self, cell: Cell) -> Node | None:
         """The kernel that a search reports."""
         tree = Tree()
         for node in self._store.nodes(cell.id):
             tree.add(node)
-        best = winner(tree, self._store.final(cell.id))
-        return Given(best.id, "winner", best.source) if best and best.source is not None else None
+        return winner(tree, self._store.final(cell.id))
 
     def _has_answered(self, record: RunRecord) -> Callable[[Role], bool]:
         """Whether a role's model has answered anybody under the settings of a run: then what it refuses is a prompt."""

@@ -281,7 +281,8 @@ def _finish(work: Any, folder: Path) -> None:
     stopped, found = result.reason == "stopped", result.best is not None
     settings = _settings(folder)
     compiled = _measure_compiled(folder) if found and not stopped and settings.evaluation.torch_compile else None
-    terminal.show_result(result, folder, compiled, _export_best(folder) if found else None)
+    priced = all(one.usd is not None for one in cli_show.read_usage(folder).values())
+    terminal.show_result(result, folder, compiled, _export_best(folder) if found else None, priced)
     if settings.roles.plan.model == settings.roles.solo.model == PLAYBOOK:
         terminal.show_first_steps()
     if stopped:

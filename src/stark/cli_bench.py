@@ -95,7 +95,7 @@ def bench(
     chosen = _tasks(kernelbench, dataset, tasks, grid)
     cells = _cells(grid, chosen, judge_only, settings_of)
     if dry_run:
-        _show_plan(cells, at_once)
+        _show_plan(cells, at_once, grid.both_scores)
     else:
         _run(cells, store, at_once, grid.both_scores)
 
@@ -131,12 +131,12 @@ def _check_presence(path: Path) -> None:
         raise UsageError(f"There is no {path}.", "Check the path.")
 
 
-def _show_plan(cells: list[Cell], at_once: int) -> None:
+def _show_plan(cells: list[Cell], at_once: int, both_scores: bool) -> None:
     from stark.forecast import forecast
     from stark.view import bench as view
 
     view.show_tasks(cells)
-    view.show_forecast(forecast(cells, at_once), at_once)
+    view.show_forecast(forecast(cells, at_once, both_scores), at_once)
 
 
 def _run(cells: list[Cell], folder: Path, at_once: int, both_scores: bool) -> None:

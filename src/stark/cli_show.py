@@ -84,6 +84,12 @@ def read_final(folder: Path, run: str | None = None) -> Any:
         return store.final(record.id)
 
 
+def read_usage(folder: Path, run: str | None = None) -> Any:
+    """What the calls came to, by role."""
+    with _opened(folder, run) as (store, record):
+        return store.usage(record.id)
+
+
 def read_calls(folder: Path, run: str | None, number: int | None = None) -> Any:
     """The calls of one attempt, or of all."""
     with _opened(folder, run) as (store, record):

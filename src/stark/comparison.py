@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 
 from stark.errors import UsageError
 from stark.inference import interval, least_p, permutation_p
+from stark.metrics import kept
 from stark.results import RESCORED, SEARCH, RunResult
 
 SIGNIFICANT = 0.05
@@ -20,11 +21,13 @@ Sides = tuple[list[RunResult], list[RunResult]]  # the runs of a pair in either 
 RULES = "A was judged by {}, B by {}: the difference may be that of the rules and clocks."
 DEVICES = "A was measured on {}, B on {}: the difference may be the machine's."
 BUDGETS = "A chose its best of {} attempts, B of {}: the difference may be the budget's."
+SEEDS = "A has {} runs of a task and method, B {}: more runs solve more tasks."
 
 
 @dataclass(frozen=True)
 class Pair:
-    """One task in both stores: geometric mean over seeds of the speed-up over eager, a failed run counted as 1."""
+    """One task in both stores: geometric mean over seeds of the speed-up over eager that a user has in the end, so a
+    run that failed or has only a slower kernel counts as 1. Solved: by a run of any seed."""
 
     task: str
     method: str
@@ -50,25 +53,28 @@ class LeftOut:
 
 
 @dataclass(frozen=True)
-class Comparison:
-    """All pairs, and what they come to together. ``ratio`` is the geometric mean; above 1, B is faster. The methods of
-    a task are no independent evidence, so ``p`` and the interval count tasks. ``warnings`` say what else than the
-    change under test differs between the two."""
+class Overall:
+    """What the pairs of one score come to together. ``ratio`` is the geometric mean; above 1, B is faster. The methods
+    of a task are no independent evidence, so ``p`` and the interval, where there is one, count tasks. ``only_a`` and
+    ``only_b`` are the pairs that one side alone has solved."""
 
-    pairs: tuple[Pair, ...]
+    score: str
+    pairs: int
     tasks: int
     ratio: float
-    low: float
-    high: float
+    interval: tuple[float, float] | None
     p: float
     only_a: int
     only_b: int
-    left_out: tuple[LeftOut, ...] = ()
-    warnings: tuple[str, ...] = ()
 
     @property
     def verdict(self) -> str:
-        """The significance statement."""
+        """The significance statement, and who solved what: a store can be faster where both have kernels and still
+        have fewer."""
+        return f"{self._significance} Of {self.pairs} pairs A alone solved {self.only_a}, B alone {self.only_b}."
+
+    @property
+    def _significance(self) -> str:
         test = "paired permutation test on the log-ratios of"
         if least_p(self.tasks) >= SIGNIFICANT:
             enough = next(number for number in range(1, 100) if least_p(number) < SIGNIFICANT)
@@ -81,6 +87,17 @@ class Comparison:
             return f"No significant difference ({sure})."
         better, share = ("B", self.ratio) if self.ratio > 1 else ("A", 1 / self.ratio)
         return f"{better} is significantly faster, {share:.2f}x ({sure})."
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """All pairs, and what they come to by each score: those are different rules and clocks, so nothing is averaged
+    over them. ``warnings`` say what else than the change under test differs between the two."""
+
+    pairs: tuple[Pair, ...]
+    overall: tuple[Overall, ...]
+    left_out: tuple[LeftOut, ...]
+    warnings: tuple[str, ...]
 
 
 def compare(a: Sequence[RunResult], b: Sequence[RunResult], any_score: bool = False) -> Comparison:
@@ -100,8 +117,9 @@ def compare(a: Sequence[RunResult], b: Sequence[RunResult], any_score: bool = Fa
         )
     pairs = tuple(_pair(key, tested_a[key], tested_b[key]) for key in shared)
     paired = [(tested_a[key], tested_b[key]) for key in shared]
-    return replace(
-        _overall(pairs),
+    return Comparison(
+        pairs=pairs,
+        overall=tuple(_overall(score, pairs) for score in sorted({pair.score for pair in pairs})),
         left_out=_left_out(ours, theirs, shared, degenerate),
         warnings=_warnings(_searches(a), _searches(b), paired),
     )
@@ -112,21 +130,22 @@ def attempts_of(run: RunResult) -> int:
     return run.budget if run.kind == SEARCH else len(run.judgements) - 1
 
 
-def _overall(pairs: tuple[Pair, ...]) -> Comparison:
+def _overall(score: str, pairs: Sequence[Pair]) -> Overall:
+    chosen = [pair for pair in pairs if pair.score == score]
     by_task: dict[str, list[float]] = {}
-    for pair in pairs:
+    for pair in chosen:
         by_task.setdefault(pair.task, []).append(math.log(pair.ratio))
     logs = [statistics.fmean(values) for values in by_task.values()]
-    low, high = interval([[value] for value in logs])
-    return Comparison(
-        pairs=pairs,
+    bounds = interval([[value] for value in logs])
+    return Overall(
+        score=score,
+        pairs=len(chosen),
         tasks=len(logs),
         ratio=math.exp(statistics.fmean(logs)),
-        low=math.exp(low),
-        high=math.exp(high),
+        interval=bounds and (math.exp(bounds[0]), math.exp(bounds[1])),
         p=permutation_p(logs),
-        only_a=sum(pair.solved_a and not pair.solved_b for pair in pairs),
-        only_b=sum(pair.solved_b and not pair.solved_a for pair in pairs),
+        only_a=sum(pair.solved_a and not pair.solved_b for pair in chosen),
+        only_b=sum(pair.solved_b and not pair.solved_a for pair in chosen),
     )
 
 
@@ -135,8 +154,9 @@ def _warnings(a: Sequence[RunResult], b: Sequence[RunResult], paired: Sequence[S
     by_a, by_b = _scores(a), _scores(b)
     found = (
         "" if by_a & by_b else RULES.format(*map(_listed, (by_a, by_b))),
-        _differing(paired, lambda run: run.device, DEVICES),
-        _differing(paired, lambda run: str(attempts_of(run)), BUDGETS),
+        _differing(paired, lambda runs: {run.device for run in runs}, DEVICES),
+        _differing(paired, lambda runs: {str(attempts_of(run)) for run in runs}, BUDGETS),
+        _differing(paired, lambda runs: {str(len(runs))}, SEEDS),
     )
     return tuple(filter(None, found))
 
@@ -228,9 +248,9 @@ def _state(complete: bool | None) -> str:
     return {None: "none", False: "not complete", True: "complete"}[complete]
 
 
-def _differing(paired: Sequence[Sides], fact: Callable[[RunResult], str], says: str) -> str:
-    """A warning where the two sides of a pair differ in a fact; which ones there are on either side."""
-    told = [({fact(run) for run in one}, {fact(run) for run in other}) for one, other in paired]
+def _differing(paired: Sequence[Sides], facts: Callable[[Sequence[RunResult]], set[str]], says: str) -> str:
+    """A warning where the two sides of a pair differ in facts; which ones there are on either side."""
+    told = [(facts(one), facts(other)) for one, other in paired]
     if all(one == other for one, other in told):
         return ""
     return says.format(*(_listed(set().union(*side)) for side in zip(*told, strict=True)))
@@ -241,7 +261,7 @@ def _pair(key: Key, a: Sequence[RunResult], b: Sequence[RunResult]) -> Pair:
 
 
 def _speed(runs: Sequence[RunResult]) -> float:
-    return statistics.geometric_mean([run.speedup() or 1.0 for run in runs])
+    return statistics.geometric_mean([kept(run.speedup()) for run in runs])
 
 
 def _solved(runs: Sequence[RunResult]) -> bool:

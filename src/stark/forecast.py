@@ -11,16 +11,38 @@ from stark.estimate import estimate
 from stark.grid import Cell, Kind
 from stark.interfaces import Usage
 from stark.models import describe
+from stark_worker.baselines import COMPILED
 from stark_worker.protocol import DeviceFacts, Target
 
-SECONDS_PER_CALL = 40.0
-# What a lane is taken for; on a GPU 3 seconds were measured (benchmarks/results/evaluator-nvidia-h200.json).
-SECONDS_PER_EVALUATION = {Target.CUDA: 4.0, Target.TRITON: 4.0, Target.CPU: 6.0}
+
+@dataclass(frozen=True)
+class Pace:
+    """What is assumed, in seconds: for a call, for evaluating a candidate, for torch.compile with compiling it, for a
+    final, which is two evaluations with the reference beside each, and for building its winner as torch does."""
+
+    evaluation: float
+    compiled: float
+    tuned: float
+    stock_build: float
+    call: float = 40.0
+
+    @property
+    def final(self) -> float:
+        return 4 * self.evaluation
+
+
+# GPU: measured on an H200 (evaluator-nvidia-h200, baselines-gpu and build-nvidia-h200 in benchmarks/results). CPU: the
+# build was measured (build-cpu), the rest is guessed.
+PACES = {
+    Target.CUDA: Pace(evaluation=4.0, compiled=12.0, tuned=20.0, stock_build=60.0),
+    Target.TRITON: Pace(evaluation=4.0, compiled=12.0, tuned=20.0, stock_build=0.0),
+    Target.CPU: Pace(evaluation=6.0, compiled=30.0, tuned=30.0, stock_build=45.0),
+}
 
 
 @dataclass(frozen=True)
 class Forecast:
-    """Expected totals; money is None where a price is not known. Hours are for one lane."""
+    """Expected totals; money is None where a price is not known. Hours are for one lane, at this pace."""
 
     models: tuple[str, ...]
     attempts: int
@@ -29,31 +51,58 @@ class Forecast:
     usd: float | None
     most_usd: float
     hours: float
+    pace: Pace
 
 
-def forecast(cells: Sequence[Cell], at_once: int) -> Forecast:
-    """Calls, tokens, money and hours of a grid."""
-    unknown = DeviceFacts("the evaluating machine", cells[0].settings.evaluation.target)
+def forecast(cells: Sequence[Cell], at_once: int, both_scores: bool = False) -> Forecast:
+    """Calls, tokens, money and hours of a grid, as if nothing of it were stored."""
+    target = cells[0].settings.evaluation.target
+    pace = PACES[target]
+    searches = [cell for cell in cells if cell.kind is Kind.SEARCH]
     rows = [
         row
-        for cell in cells
-        if cell.kind is Kind.SEARCH
-        for row in estimate(record_of(cell, unknown), cell.settings, models_to_estimate(cell.settings))
+        for cell in searches
+        for row in estimate(
+            record_of(cell, DeviceFacts("the evaluating machine", target)),
+            cell.settings,
+            models_to_estimate(cell.settings),
+        )
     ]
-    evaluations = sum(1 + (_attempts(cell) or len(cell.given)) for cell in cells)
     calls = sum(row.calls for row in rows)
-    lane_s = evaluations * SECONDS_PER_EVALUATION[cells[0].settings.evaluation.target]
+    winner = ""  # whatever it will be
+    everything = [*cells, *(cell.rescored(winner) for cell in searches if both_scores)]
+    lane_s = _references(everything) * pace.evaluation + sum(_lane_s(cell, pace) for cell in everything)
+    waiting_s = calls * pace.call
+    builds_s = pace.stock_build * sum(cell.settings.evaluation.final for cell in searches)
+    if target is Target.CPU:  # there a compiler would disturb the clock, so it takes its turn in the lane
+        lane_s += builds_s
+    else:
+        waiting_s += builds_s
     known = [row.usd for row in rows if row.usd is not None]
     return Forecast(
         models=tuple(sorted({describe(row.model) for row in rows})),
-        attempts=sum(map(_attempts, cells)),
+        attempts=sum(cell.settings.budget.attempts for cell in searches),
         calls=calls,
         usage=Usage(sum(row.usage.input_tokens for row in rows), sum(row.usage.output_tokens for row in rows)),
         usd=sum(known) if len(known) == len(rows) else None,
-        most_usd=sum(cell.settings.budget.usd for cell in cells if cell.kind is Kind.SEARCH),
-        hours=max(lane_s, calls * SECONDS_PER_CALL / at_once) / 3600,
+        most_usd=sum(cell.settings.budget.usd for cell in searches),
+        hours=max(lane_s, waiting_s / at_once) / 3600,
+        pace=pace,
     )
 
 
-def _attempts(cell: Cell) -> int:
-    return cell.settings.budget.attempts if cell.kind is Kind.SEARCH else 0
+def _references(cells: Sequence[Cell]) -> int:
+    """How many references are judged: that of a task once by each score."""
+    return len({(cell.task.name, cell.settings.evaluation.score) for cell in cells})
+
+
+def _lane_s(cell: Cell, pace: Pace) -> float:
+    """How long a cell has the lane, beside the reference of its task."""
+    final = cell.settings.evaluation.final
+    if cell.kind is Kind.SEARCH:
+        return cell.settings.budget.attempts * pace.evaluation + (pace.final if final else 0.0)
+    if cell.kind is Kind.BASELINES:
+        return sum(pace.compiled if given.label == COMPILED else pace.tuned for given in cell.given)
+    if cell.kind is Kind.RESCORED and final:  # the final has judged the winner by either score
+        return 0.0
+    return len(cell.given) * pace.evaluation

@@ -105,12 +105,12 @@ class Cell:
     def labels(self) -> dict[str, str]:
         return {"kind": self.kind, "switch": self.switch, "system": self.system}
 
-    def rescored(self, winner: Given | None = None) -> Cell:
+    def rescored(self, winner: str | None = None, number: int = 1) -> Cell:
         """The winner of this search, to be judged by the other score. A search without one failed by that as well. It
-        keeps its number: a search that was extended may have another one."""
+        keeps its number: a search that was extended may have another winner."""
         other = Score.KERNELBENCH if self.settings.evaluation.score is Score.VERIFIED else Score.VERIFIED
         settings = _evaluation(self.settings, score=other)
-        given = () if winner is None else (winner,)
+        given = () if winner is None else (Given(number, "winner", winner),)
         return replace(self, kind=Kind.RESCORED, settings=settings, given=given)
 
 

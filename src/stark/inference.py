@@ -1,10 +1,11 @@
-"""How sure one can be of a figure: intervals by bootstrap, differences by a permutation test. Pure; the same input
-gives the same answer."""
+"""How sure one can be of a figure: means by bootstrap, rates by Wilson's interval, differences by a permutation test.
+Pure; the same input gives the same answer."""
 
 from __future__ import annotations
 
 import functools
 import itertools
+import math
 import statistics
 from collections.abc import Callable, Sequence
 from random import Random
@@ -12,18 +13,37 @@ from random import Random
 RESAMPLES = 1_000
 FLIPS = 20_000
 EXACT_UP_TO = 14  # pairs; from there on, signs are flipped at random
+FEWEST = 5  # tasks; with fewer, resampling shows a fraction of the doubt there is
+
+Bounds = tuple[float, float]
 
 Statistic = Callable[[Sequence[float]], float]
 
 
 def interval(
     groups: Sequence[Sequence[float]], statistic: Statistic = statistics.fmean, level: float = 0.95
-) -> tuple[float, float]:
-    """A bootstrap interval for a figure of tasks with several seeds each: tasks are drawn, then seeds within each."""
+) -> Bounds | None:
+    """A bootstrap interval for a figure of tasks with several seeds each: tasks are drawn, then seeds within each.
+
+    None where resampling cannot tell: of fewer than FEWEST tasks, and of values that are all the same.
+    """
     flat = list(itertools.chain.from_iterable(groups))
+    if len(groups) < FEWEST or len(set(flat)) == 1:
+        return None
     found = sorted(statistic([flat[place] for place in draw]) for draw in _draws(tuple(map(len, groups))))
     tail = round((1 - level) / 2 * RESAMPLES)
     return found[tail], found[-1 - tail]
+
+
+def rate_interval(groups: Sequence[Sequence[float]], level: float = 0.95) -> Bounds:
+    """Wilson's interval for a rate, the mean of values from 0 to 1. It leaves doubt at 0 and 1 too, where resampling
+    shows none. The seeds of a task are no independent evidence: the trials are the tasks, so it is rather too wide."""
+    rate = statistics.fmean(itertools.chain.from_iterable(groups))
+    trials = len(groups)
+    z = statistics.NormalDist().inv_cdf((1 + level) / 2)
+    spread = z * math.sqrt(rate * (1 - rate) / trials + (z / (2 * trials)) ** 2)
+    middle, scale = rate + z * z / (2 * trials), 1 + z * z / trials
+    return max(0.0, (middle - spread) / scale), min(1.0, (middle + spread) / scale)
 
 
 @functools.lru_cache(maxsize=4)

@@ -266,11 +266,11 @@ class Final:
 
 @dataclass(frozen=True)
 class RoleUsage:
-    """What the calls of one role came to."""
+    """What the calls of one role came to; money is None where the price of any of them is not known."""
 
     calls: int
     usage: Usage
-    usd: float
+    usd: float | None
     duration_s: float
 
 

@@ -92,29 +92,34 @@ def fast_p(speedups: Sequence[float | None], p: float = 1.0) -> float:
     return _ratio(sum(speedup is not None and speedup >= p for speedup in speedups), len(speedups))
 
 
+def kept(speedup: float | None) -> float:
+    """What a user has in the end, over the baseline: whoever has no kernel, or a slower one, keeps the baseline."""
+    return 1.0 if speedup is None else max(1.0, speedup)
+
+
 @dataclass(frozen=True)
 class Averages:
-    """Of the speed-up over the tasks that have a kernel; failed tasks are left out and counted. ``kept`` is the
-    geometric mean over all tasks where a failed one counts as 1: its user keeps the reference."""
+    """Of the speed-up over the tasks that have a kernel, None where none has; failed tasks are left out and counted.
+    ``kept`` is the geometric mean over all tasks of what is ``kept`` in the end, which is at least 1."""
 
-    mean: float
-    geometric_mean: float
-    median: float
+    mean: float | None
+    geometric_mean: float | None
+    median: float | None
     failed: int
     kept: float
 
 
 def averages(speedups: Sequence[float | None]) -> Averages | None:
-    """The averages, or None when no task has a kernel."""
-    solved = [speedup for speedup in speedups if speedup is not None]
-    if not solved:
+    """The averages, or None when there is no task."""
+    if not speedups:
         return None
+    solved = [speedup for speedup in speedups if speedup is not None]
     return Averages(
-        mean=statistics.fmean(solved),
-        geometric_mean=statistics.geometric_mean(solved),
-        median=statistics.median(solved),
+        mean=statistics.fmean(solved) if solved else None,
+        geometric_mean=statistics.geometric_mean(solved) if solved else None,
+        median=statistics.median(solved) if solved else None,
         failed=len(speedups) - len(solved),
-        kept=statistics.geometric_mean([1.0 if speedup is None else speedup for speedup in speedups]),
+        kept=statistics.geometric_mean(map(kept, speedups)),
     )
 
 

@@ -13,7 +13,7 @@ from stark.metrics import RunMetrics, measure
 from stark.store import open_store
 from stark.tree import ROOT_ID, Judgement, Role
 from stark_worker.baselines import EAGER
-from stark_worker.protocol import DEGENERATE, Score
+from stark_worker.protocol import DEGENERATE, Precision, Score
 
 DONE = "attempts"  # the ending of a run that made all its attempts
 NOT_COUNTED = frozenset({"fault", "stopped", "task", DEGENERATE})
@@ -189,7 +189,12 @@ def _method(record: RunRecord) -> str:
 
 
 def _score(record: RunRecord) -> str:
+    """By which rules a run was judged, with whatever of them is not the rules' own: it makes other speeds and verdicts,
+    so it is another score. Runs of earlier versions lack some settings, which were as they are by default."""
     evaluation = record.settings["evaluation"]
     version = evaluation["kernelbench_version"]
     score = f"kernelbench {version}" if evaluation["score"] == "kernelbench" else str(evaluation["score"])
-    return f"{score} TF32" if evaluation.get("tf32") else score
+    precision = evaluation.get("precision", Precision.FP32)
+    words = (score, "TF32" if evaluation.get("tf32") else "", "" if precision == Precision.FP32 else precision)
+    tolerances = (f"{name} {evaluation[name]:g}" for name in ("atol", "rtol") if evaluation.get(name) is not None)
+    return ", ".join([" ".join(filter(None, words)), *tolerances])

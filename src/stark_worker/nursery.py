@@ -27,7 +27,7 @@ from typing import Any, NoReturn
 import torch
 
 from stark_worker.channel import Channel, ChannelClosed
-from stark_worker.processes import adopt_orphans, be_called, die_with, hide_memory, kill_descendants, reap
+from stark_worker.processes import adopt_orphans, be_called, die_with, go_first, hide_memory, kill_descendants, reap
 
 # Each is a function that is given its channel and whatever else was sent along.
 ROLES = {
@@ -37,6 +37,7 @@ ROLES = {
     "reader": "stark_worker.builder:read",
     "compiler": "stark_worker.builder:compile_extension",
 }
+TIMED = ("device", "referee", "candidate")  # who compiles can wait
 # Slow to import, and not everywhere; the last is what a first kernel makes Triton import.
 OPTIONAL = ("triton", "triton.language", "triton.experimental.gluon.nvidia.hopper")
 # What torch has computed by MKL, which chooses how at the first call: of threads that are there at once, one can be
@@ -141,6 +142,8 @@ def _live(message: dict[str, Any], files: list[int], warden: int) -> None:
     be_called(f"stark-{message['role']}")
     die_with(warden)
     os.setsid()
+    if message["role"] in TIMED:
+        go_first()
     channel, output, *more = files
     for source, standard in ((os.open(os.devnull, os.O_RDONLY), 0), (output, 1), (output, 2)):
         os.dup2(source, standard)

@@ -20,6 +20,7 @@ from stark_worker.intervals import median_interval, ratio_interval
 
 PROTOCOL_VERSION = 1
 DEGENERATE = "degenerate"  # among the checks of a task's own model: why its check accepts answers that compute nothing
+BUSY = "busy machine"  # among the checks of what was timed on the host while others computed there
 MOST_SAMPLES = 1_000  # of a timing; nobody takes as many
 SHAPES = 2  # on how many other shapes a candidate is tried for its label
 SHAPE_S = 20.0  # how long loading it there may take, and as long again for running it

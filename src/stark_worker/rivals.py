@@ -6,13 +6,15 @@ A rival is trusted no more than a candidate, but what it does is no fault of the
 from __future__ import annotations
 
 import contextlib
+import time
 from collections.abc import Sequence
 from dataclasses import replace
 
 from stark_worker import by_itself
 from stark_worker.by_itself import Seen
+from stark_worker.company import Company, told
 from stark_worker.intervals import median_interval
-from stark_worker.protocol import EvalRequest, Timing
+from stark_worker.protocol import BUSY, EvalRequest, Timing
 from stark_worker.reference import Reference
 from stark_worker.sampling import measure, no_fault_of_the_candidate
 from stark_worker.timing import AGREEMENT, Sample
@@ -39,11 +41,14 @@ def prepare(trial: Trial, rivals: Sequence[Trial]) -> None:
 
 def look_at(trials: Sequence[Trial], reference: Reference) -> list[Seen]:
     """Calls in a row, and beside a rival also by themselves; a rival's on a GPU not before it is alone."""
+    company = _company(trials)
     in_a_row = measure(trials, reference)
     singles: list[list[Sample]] = [[] for _ in trials]
     if len(trials) > 1 and trials[0].burst > 1:
         called = trials if trials[0].on_host else trials[:1]
         singles[: len(called)] = by_itself.call(called, reference)
+    if company and (busy := told(company.cores())):
+        trials[0].checks[BUSY] = busy
     confirmed = list(map(Trial.confirms, trials, in_a_row))
     if _alike(trials):  # otherwise one's clock would be compared with another's
         confirmed = [all(confirmed)] * len(confirmed)
@@ -79,6 +84,14 @@ def timed_alone(rival: Seen, beside: Timing) -> tuple[Timing, str]:
     times = beside.median_ms / alone.median_ms
     text = f"took {times:.2f} times as long beside the candidate as without it, and its times are those without it"
     return replace(beside, samples_ms=tuple(ms / times for ms in beside.samples_ms)), text
+
+
+def _company(trials: Sequence[Trial]) -> Company | None:
+    """Who computes beside those who are timed on the host, where they can be told from others."""
+    candidates = [trial.candidate for trial in trials if trial.on_host and trial.candidate.visible]
+    if len(candidates) < len(trials):
+        return None
+    return Company(lambda: time.process_time() + sum(candidate.computed_s() for candidate in candidates))
 
 
 def _alike(trials: Sequence[Trial]) -> bool:

@@ -13,7 +13,7 @@ from stark_worker.channel import Channel, ChannelClosed, MessageMalformed
 from stark_worker.faults import MachineryFault
 from stark_worker.footprint import Footprint
 from stark_worker.logs import cut
-from stark_worker.processes import signal_all, stop_descendants
+from stark_worker.processes import descendants, signal_all, stop_descendants
 from stark_worker.protocol import Outcome
 from stark_worker.wards import let_go
 
@@ -71,6 +71,15 @@ class Candidate:
     def footprint(self) -> Footprint:
         """What it takes of memory from here on."""
         return Footprint(self._process)
+
+    @property
+    def visible(self) -> bool:
+        """Whether we can see it: a referee that is confined itself sees nobody."""
+        return self._process in descendants(self._warden)
+
+    def computed_s(self) -> float:
+        """How long it and all it started have computed."""
+        return sum(each.computed_s for each in descendants(self._warden).values())
 
     def pause(self) -> None:
         """Stop it and all it started until it is told something: nobody looks at what is just being written.

@@ -58,7 +58,8 @@ class Trial:
         self._warm_ups = 0
         self.gated = not self.on_host  # calls are launched before their inputs are there
         self.compared = 0  # timed calls
-        self._request, self._candidate, self._reference = request, candidate, reference
+        self.candidate = candidate
+        self._request, self._reference = request, reference
         self._job = job = write_job(request, reference, candidate.folder, cache)
         self._examiner = Examiner(job, reference)
         self._left_s = request.limits.run_s
@@ -82,14 +83,14 @@ class Trial:
 
     def __exit__(self, *_: object) -> None:
         """The memory is given back when nobody has it open any more, also not who is judged."""
-        self._candidate.close()
+        self.candidate.close()
         self._inputs, self._outputs, self._own = [], [], {}
         self._memory.close()
 
     def check(self) -> None:
         """Have the candidate loaded and its results compared, without timing it."""
         self._overhead = self._calibrate()
-        footprint = self._candidate.footprint() if self.on_host else None
+        footprint = self.candidate.footprint() if self.on_host else None
         samples: list[Sample] = []
         for case in self._build():
             samples.append(self.call_checked([case], again=len(samples) % 2 == 1))
@@ -140,16 +141,16 @@ class Trial:
     def profile(self) -> Told | None:
         """Where its time goes, as its own process says; the last thing it is asked. None when it cannot say."""
         try:
-            self._candidate.tell(do="profile")
-            return self._candidate.expect("profiled", PROFILE_S)
+            self.candidate.tell(do="profile")
+            return self.candidate.expect("profiled", PROFILE_S)
         except Failure:
             return None
 
     def _calibrate(self) -> Overhead:
         """What a request costs when there is no candidate yet: nothing is the candidate's fault here."""
         try:
-            self._candidate.tell(do="prepare", files=self._memory.files)
-            ready = self._candidate.expect("ready", START_S)
+            self.candidate.tell(do="prepare", files=self._memory.files)
+            ready = self.candidate.expect("ready", START_S)
             if "refused" in ready:
                 raise SandboxTooWeak(str(ready["refused"]))
             self.checks["isolation"] = str(ready["isolation"])
@@ -192,13 +193,13 @@ class Trial:
 
     def _build(self) -> Iterable[Case]:
         """Have the candidate loaded and make cases meanwhile."""
-        self._candidate.forget_output()  # so far it was not the candidate that printed
-        self._candidate.tell(do="load")
+        self.candidate.forget_output()  # so far it was not the candidate that printed
+        self.candidate.tell(do="load")
         cases: Iterable[Case] = self._reference.cases()
         if self._reference.call_bytes < LARGE:
             cases = list(cases)
-        loaded = self._candidate.expect("loaded", self._request.limits.build_s)
-        self._candidate.pause()
+        loaded = self.candidate.expect("loaded", self._request.limits.build_s)
+        self.candidate.pause()
         self.loaded = True
         self.checks["weights"] = WEIGHTS.get(str(loaded.get("weights")), WEIGHTS["seed"])
         self._examiner.weights_by_seed = self.checks["weights"] == WEIGHTS["seed"]
@@ -206,7 +207,7 @@ class Trial:
 
     def end(self) -> None:
         """Leave nothing of the candidate, neither on the host nor on a device."""
-        self._candidate.close()
+        self.candidate.close()
 
     def _warm_up(self) -> list[Sample]:
         """Nobody who waits for the device in forward() is kept waiting after that."""
@@ -358,24 +359,24 @@ class Trial:
         asked, launch_ms = time.perf_counter(), 0.0
         until = asked + self._left_s
         if self.gated:
-            self._candidate.tell(do="call", calls=calls, gate=self._memory.opened + 1)
-            launched = self._candidate.says_soon("launched", PATIENCE_S)
+            self.candidate.tell(do="call", calls=calls, gate=self._memory.opened + 1)
+            launched = self.candidate.says_soon("launched", PATIENCE_S)
             launch_ms = (time.perf_counter() - asked) * 1e3
-            self._candidate.pause()
+            self.candidate.pause()
             begin, writing_ms = self._written(inputs)
-            self._candidate.go_on()
+            self.candidate.go_on()
         else:
             begin, writing_ms = self._written(inputs)
-            self._candidate.tell(do="call", calls=calls, gate=self._memory.opened)
+            self.candidate.tell(do="call", calls=calls, gate=self._memory.opened)
             launched = self.on_host
         if not launched:
-            self._candidate.expect("launched", until - time.perf_counter())
-        self._candidate.expect("done", until - time.perf_counter())
+            self.candidate.expect("launched", until - time.perf_counter())
+        self.candidate.expect("done", until - time.perf_counter())
         done = time.perf_counter()
-        copied = self._candidate.expect("copied", until - done)
+        copied = self.candidate.expect("copied", until - done)
         end = time.perf_counter()
         self._left_s -= end - asked
-        self._candidate.pause()
+        self.candidate.pause()
         looks, device_ms, changed = copied.get("looks"), copied.get("device_ms"), copied.get("changed")
         if not isinstance(looks, list) or not all(isinstance(look, dict) for look in looks):
             raise Failure(Outcome.REJECTED, "What the results look like was not told.", "forged_message")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from stark_worker.protocol import DEGENERATE, EvalReport, Labels
+from stark_worker.protocol import BUSY, DEGENERATE, EvalReport, Labels
 
 
 def verdict(report: EvalReport, reference_ms: float | None = None) -> str:
@@ -18,7 +18,7 @@ def lines(report: EvalReport, reference: EvalReport) -> list[str]:
     """Everything a person wants to know of a candidate."""
     reference_ms = reference.timing.median_ms if reference.timing else None
     rows = [("kernel", verdict(report, reference_ms)), ("reference", verdict(reference)), *median(report)]
-    rows += [("warning", text) for text in warnings(reference)] + facts(report)
+    rows += [("warning", text) for text in (*warnings(reference), *doubts(report))] + facts(report)
     return [plainly(f"{name:>16}  {text}") for name, text in rows] + ([plainly(report.log)] if report.log else [])
 
 
@@ -34,6 +34,12 @@ def warnings(reference: EvalReport) -> list[str]:
     """What makes a verdict on this task say little."""
     reasons = reference.checks.get(DEGENERATE)
     return [f"The task tests nothing, so that being correct says little: {reasons}"] if reasons else []
+
+
+def doubts(report: EvalReport) -> list[str]:
+    """What makes its times say little."""
+    busy = report.checks.get(BUSY)
+    return [f"Its times are not to be relied on: {busy}. Repeat it when the machine is quiet."] if busy else []
 
 
 def plainly(text: str) -> str:

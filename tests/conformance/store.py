@@ -264,14 +264,16 @@ class StoreConformance:
         assert (begun.ending("run"), begun.ending("other")) == (Ending("attempts"), None)
 
     def test_usage_adds_up_by_role(self, begun):
-        free = replace(a_call(1).reply, cost_usd=None)
-        calls = [a_call(1), a_call(1, 1, reply=free), a_call(1, 2, role=Role.CODE)]
+        unpriced, free = (replace(a_call(1).reply, cost_usd=cost) for cost in (None, 0.0))
+        calls = [a_call(1), a_call(1, 1, reply=unpriced), a_call(1, 2, role=Role.CODE), a_call(1, 3, role=Role.CODE)]
+        calls += [a_call(1, 4, role=Role.DEBUG, reply=free)]
         for call in calls:
             begun.journal("run", begun.reserve("run", 1, call.index, Spend()), call)
-        begun.reserve("run", 1, 3, Spend(300, 0.5))  # no reply, no usage
+        begun.reserve("run", 1, 5, Spend(300, 0.5))  # no reply, no usage
         assert begun.usage("run") == {
-            Role.PLAN: RoleUsage(2, Usage(200, 40, 120), 0.25, 3.0),
-            Role.CODE: RoleUsage(1, Usage(100, 20, 60), 0.25, 1.5),
+            Role.PLAN: RoleUsage(2, Usage(200, 40, 120), None, 3.0),  # nobody knows a sum of which a part is unknown
+            Role.CODE: RoleUsage(2, Usage(200, 40, 120), 0.5, 3.0),
+            Role.DEBUG: RoleUsage(1, Usage(100, 20, 60), 0.0, 1.5),
         }
 
     def test_closing_twice_is_harmless(self, store):

@@ -195,6 +195,7 @@ def test_a_dry_run_lists_the_tasks_and_starts_nothing(tasks, tmp_path):
     assert all(f"task{number}" in done.stdout for number in range(8))
     assert "8 tasks, 80 searches" in done.stdout
     assert "2,400 attempts by" in done.stdout
+    assert "Assumed: 40 s for a call, 6 s for an evaluation" in done.stdout
     assert not (tmp_path / "store").exists()
 
 

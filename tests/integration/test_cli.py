@@ -116,6 +116,14 @@ def test_a_dry_run_estimates_and_writes_nothing(task, tmp_path):
     assert not (tmp_path / "run").exists()
 
 
+def test_a_price_that_is_not_known_is_not_told_as_nothing(task, tmp_path):
+    unpriced = ["--model", "pretend:UnpricedModel", "--evaluator", "pretend:HashEvaluator", "--tokens", 10**6]
+    words = ["optimize", task, *unpriced, "--attempts", 4, "--run", tmp_path / "run"]
+    for told in (stark_command(*words, "--dry-run"), stark_command(*words)):
+        assert "tokens, price not known." in told.stdout
+        assert "$0.00" not in told.stdout
+
+
 KNOWN_TASK = """\
 import torch
 from torch import nn

@@ -86,10 +86,20 @@ def test_rates_are_shares_of_tasks(forest, p):
     assert correct_rate(runs) == (correct / attempts if attempts else 0)
     assert correct_rate(runs, of_compiled=True) == (correct / compiled if compiled else 0)
     found = averages(speedups)
-    assert (found is None) == (success_rate(runs) == 0)
-    if found:
+    assert found is not None
+    assert (found.mean is None) == (success_rate(runs) == 0)
+    if found.mean is not None:
         assert found.geometric_mean <= found.mean * (1 + 1e-9)
-        assert found.failed == sum(not run.success for run in runs)
+    assert found.failed == sum(not run.success for run in runs)
+
+
+SPEEDUPS = st.lists(st.none() | st.floats(0.01, 100), min_size=1, max_size=8)
+
+
+@given(speedups=SPEEDUPS)
+def test_no_kernel_and_a_slower_one_leave_a_user_with_the_same(speedups):
+    faster = [speedup if speedup and speedup > 1 else None for speedup in speedups]
+    assert averages(speedups).kept == averages(faster).kept >= 1 - 1e-9
 
 
 def test_a_node_cannot_be_added_twice_or_without_its_parent():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import shlex
 from pathlib import Path
@@ -52,6 +53,19 @@ def test_the_drawing_of_the_readme_has_every_step_of_an_attempt():
     drawing = (ROOT / "README.md").read_text().partition("```mermaid")[2].partition("```")[0]
     steps = {name for edge in workflow_edges("stark") for name in edge[:2] if not name.startswith("__")}
     assert steps <= set(re.findall(r"\w+(?=\[\")", drawing))
+
+
+def test_how_busy_a_lane_is_said_to_be_is_what_was_measured():
+    page = (ROOT / "docs" / "reproduce.md").read_text()
+    shares = json.loads((ROOT / "benchmarks" / "results" / "lanes.json").read_text())["busy_share_by_runs_at_once"]
+    runs, said = re.search(r"\((\d+) keep one GPU busy for ([\d.]+) % of the time", page).groups()
+    assert said == f"{100 * shares[runs]:.2f}"
+
+
+def test_the_environment_has_the_headers_that_torchs_own_include_at_the_compilers_version():
+    """ATen/cuda/CUDAContext.h includes those of cuBLAS, cuSPARSE and cuSOLVER."""
+    pins = dict(re.findall(r"- ([\w-]+)=([\d.]+)", (ROOT / "environment.yml").read_text()))
+    assert pins["cuda-libraries-dev"] == pins["cuda-cudart-dev"] == pins["cuda-nvcc"]
 
 
 def test_the_image_has_what_the_commands_of_the_page_on_reproducing_need():

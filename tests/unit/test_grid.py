@@ -9,10 +9,11 @@ import pytest
 
 from pretend import TASK
 from stark.errors import SettingsError, UsageError
+from stark.forecast import PACES, forecast
 from stark.grid import Kind, judged_cells, make_grid, read_generations, read_grid, settings_maker, with_baselines
 from stark.settings import Settings
 from stark.task import Task
-from stark_worker.protocol import KernelBenchVersion, Score
+from stark_worker.protocol import KernelBenchVersion, Score, Target
 
 CONFIGS = Path(__file__).parents[2] / "configs"
 TASKS = [Task(f"level1/{number}_Task", f"# {number}\n{TASK}", "", 1, number) for number in (1, 2)]
@@ -55,6 +56,45 @@ def test_baselines_are_measured_once_per_task_and_score():
     assert kinds == [Kind.SEARCH, Kind.SEARCH, Kind.BASELINES, Kind.BASELINES]
     assert len({cell.id for cell in cells}) == len(cells) == 8
     assert [given.label for given in cells[2].given] == ["torch.compile default", "torch.compile max-autotune"]
+
+
+MANY = 10_000  # runs at once, so that the lane is what takes the time
+
+
+def hours_of(*sets, attempts=5, at_once=MANY, baselines=False, both_scores=False):
+    options = {"roles": {"model": "pretend:PretendModel"}, "budget": {"attempts": attempts}}
+    cells = make_grid(TASKS, ["stark"], [], 1, settings_maker(None, ["evaluation.target=triton", *sets], options))
+    cells = with_baselines(cells, both_scores) if baselines else cells
+    return forecast(cells, at_once, both_scores).hours * 3600
+
+
+def test_an_estimate_counts_references_attempts_finals_and_baselines():
+    pace = PACES[Target.TRITON]
+    plain = hours_of("evaluation.final=false")
+    assert plain == pytest.approx(2 * (1 + 5) * pace.evaluation)
+    assert hours_of() - plain == pytest.approx(2 * pace.final)
+    assert hours_of(baselines=True) - hours_of() == pytest.approx(2 * (pace.compiled + pace.tuned)), "no reference anew"
+    assert pace.compiled >= 10, "it is compiled before it is timed"
+
+
+def test_an_estimate_counts_what_judging_by_the_other_score_takes():
+    pace = PACES[Target.TRITON]
+    assert hours_of(both_scores=True) - hours_of() == pytest.approx(2 * pace.evaluation), (
+        "the references; finals have both"
+    )
+    without = hours_of("evaluation.final=false", both_scores=True) - hours_of("evaluation.final=false")
+    assert without == pytest.approx(2 * 2 * pace.evaluation), "and the winners"
+
+
+def test_winners_are_built_beside_the_lane_of_a_gpu_and_in_that_of_a_cpu():
+    for target, in_lane in ((Target.CUDA, False), (Target.CPU, True)):
+        pace, sets = PACES[target], [f"evaluation.target={target}"]
+        final = hours_of(*sets) - hours_of(*sets, "evaluation.final=false")
+        assert final == pytest.approx(2 * (pace.final + pace.stock_build * in_lane))
+    waiting = [
+        hours_of("evaluation.target=cuda", f"evaluation.final={final}", at_once=1) for final in ("true", "false")
+    ]
+    assert waiting[0] - waiting[1] == pytest.approx(2 * PACES[Target.CUDA].stock_build)
 
 
 def test_generations_are_found_by_their_names(tmp_path):

@@ -8,17 +8,40 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stark.inference import interval, permutation_p
+from stark.inference import FEWEST, interval, permutation_p, rate_interval
 
-VALUES = st.lists(st.lists(st.floats(-10, 10), min_size=1, max_size=3), min_size=1, max_size=6)
+VALUES = st.lists(st.lists(st.floats(-10, 10), min_size=1, max_size=3), min_size=1, max_size=8)
+RATES = st.lists(st.lists(st.sampled_from((0.0, 1.0)), min_size=1, max_size=3), min_size=1, max_size=8)
 
 
 @given(groups=VALUES)
 def test_an_interval_lies_within_the_data_and_is_reproducible(groups):
-    low, high = interval(groups)
     flat = [value for group in groups for value in group]
+    found = interval(groups)
+    if len(groups) < FEWEST or len(set(flat)) == 1:
+        assert found is None, "resampling cannot tell"
+        return
+    low, high = found
     assert min(flat) - 1e-9 <= low <= high <= max(flat) + 1e-9
     assert interval(groups) == (low, high)
+
+
+@given(groups=RATES)
+def test_a_rate_lies_within_its_interval_which_never_has_no_width(groups):
+    flat = [value for group in groups for value in group]
+    low, high = rate_interval(groups)
+    assert 0 <= low <= sum(flat) / len(flat) + 1e-9
+    assert sum(flat) / len(flat) - 1e-9 <= high <= 1
+    assert high - low > 0.2, "eight tasks leave doubt, whatever came of them"
+
+
+@pytest.mark.parametrize(
+    ("solved", "tasks", "bounds"), [(3, 3, (0.438, 1.0)), (0, 10, (0.0, 0.278)), (5, 10, (0.237, 0.763))]
+)
+def test_rates_have_wilsons_interval(solved, tasks, bounds):
+    found = [[1.0]] * solved + [[0.0]] * (tasks - solved)
+    assert rate_interval(found) == pytest.approx(bounds, abs=0.001)
+    assert rate_interval([group * 3 for group in found]) == pytest.approx(bounds, abs=0.001), "seeds are no tasks"
 
 
 def test_more_tasks_make_an_interval_narrower():

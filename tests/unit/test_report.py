@@ -171,14 +171,58 @@ def test_averages_say_how_failed_tasks_count():
     results = [a_result(1, times=(10.0,)), a_result(2, times=(2.5,)), a_result(3, times=(None,))]
     row = rows_of(results, "averages")[0]
     assert (row["mean"], row["geometric mean"], row["median"], row["failed"]) == (2.5, 2.0, 2.5, 1)
-    assert row["geometric mean, failed = 1"] == pytest.approx(4 ** (1 / 3))
+    assert row["geometric mean, at least 1"] == pytest.approx(4 ** (1 / 3))
+
+
+def test_a_slower_kernel_counts_as_none_where_what_a_user_keeps_is_counted():
+    slow, failed = a_result(1, times=(20.0,)), a_result(1, times=(None,))
+    for run in (slow, failed):
+        assert rows_of([run], "averages")[0]["geometric mean, at least 1"] == 1.0
+        assert spread_of([run], "speed, geometric mean")["value"] == 1.0
+        assert rows_of([run], "so-far")[0]["after 1"] == 1.0
+        assert rows_of([run, rescored(1, 20.0)], "scores")[0]["speed, verified"] == 1.0
+    assert rows_of([slow], "table-1")[0]["speed eager"] == 0.5, "the paper's columns are over kernels"
+    assert rows_of([slow], "averages")[0]["geometric mean"] == 0.5
+
+
+def test_a_method_that_solved_nothing_is_told():
+    results = [a_result(1, times=(None,)), rescored(1, None)]
+    row = rows_of(results, "averages")[0]
+    assert (row["mean"], row["failed"], row["geometric mean, at least 1"]) == (None, 1, 1.0)
+    (row,) = rows_of(results, "scores")
+    assert (row["speed, verified"], row["speed, kernelbench v0.1"]) == (1.0, 1.0)
+
+
+def spread_of(results, figure):
+    (row,) = (row for row in rows_of(results, "spread") if row["figure"] == figure)
+    return row
 
 
 def test_the_spread_covers_seeds():
-    results = [a_result(task, times=(10.0 / (1 + seed),), seed=seed) for task in (1, 2, 3) for seed in (0, 1, 2)]
-    row = next(row for row in rows_of(results, "spread") if row["figure"].startswith("speed"))
+    results = [a_result(task, times=(10.0 / (1 + seed),), seed=seed) for task in range(5) for seed in (0, 1, 2)]
+    row = spread_of(results, "speed, geometric mean")
     assert (row["lowest seed"], row["highest seed"]) == pytest.approx((1.0, 3.0))
     assert row["95 % from"] < row["value"] < row["to"]
+
+
+def test_a_rate_of_few_tasks_is_never_sure_and_their_speed_has_no_interval():
+    three = [a_result(task, times=(5.0 / task,)) for task in (1, 2, 3)]
+    success = spread_of(three, "success")
+    assert (success["value"], success["to"]) == (1.0, pytest.approx(1.0))
+    assert success["95 % from"] == pytest.approx(0.438, abs=0.001), "Wilson's of 3 out of 3"
+    speed = spread_of(three, "speed, geometric mean")
+    assert (speed["95 % from"], speed["to"]) == (None, None)
+    (table,) = (table for table in tables(three) if table.name == "spread")
+    assert "fewer than 5 tasks" in table.note
+    assert "Success and fast_1 count a failed task as 0" in table.note
+
+
+def test_every_table_of_the_papers_says_over_how_many_tasks_and_runs_it_goes():
+    results = [a_result(number, seed=seed) for number in (1, 2) for seed in (0, 1, 2)]
+    for name in ("table-1", "table-2", "table-3", "fast-p"):
+        ours, *theirs = rows_of(results, name)
+        assert (ours["tasks"], ours["runs"]) == (2, 6)
+        assert all((row["tasks"], row["runs"]) == (None, None) for row in theirs)
 
 
 def test_fast_p_and_best_so_far():
@@ -186,14 +230,28 @@ def test_fast_p_and_best_so_far():
     (row,) = rows_of(results, "fast-p")
     assert (row["p = 1.0"], row["p = 3.0"], row["p = 5.0"]) == (1.0, 0.5, 0.5)
     (row,) = rows_of(results, "so-far")
-    assert (row["after 1"], row["after 2"]) == pytest.approx((2**0.5, 1.0))
+    assert (row["after 1"], row["after 2"]) == pytest.approx((2**0.5, 2**0.5)), "a slower kernel counts as none"
     assert row["after 3"] == pytest.approx(20**0.5)
+
+
+def test_a_run_without_an_attempt_is_not_solved_in_the_curve():
+    """Its money was spent before the first one."""
+    results = [a_result(1, times=(2.5,)), a_result(2, times=(), ending=Ending("money"))]
+    assert rows_of(results, "so-far")[0]["after 1"] == pytest.approx(2.0)
 
 
 def test_money_per_solved_run():
     rows = {row["role"]: row for row in rows_of([a_result(1), a_result(2, times=(None,))], "cost")}
     assert (rows["all"]["calls"], rows["all"]["money"], rows["all"]["money per solved run"]) == (10, 1.5, 1.5)
     assert (rows["plan"]["tokens in"], rows["code"]["tokens out"]) == (200, 40)
+
+
+def test_money_of_which_a_part_is_unknown_is_unknown():
+    unpriced = {Role.PLAN: RoleUsage(2, Usage(100, 10), None, 3.0), Role.CODE: RoleUsage(3, Usage(200, 20), 0.25, 4.0)}
+    (table,) = (table for table in tables([a_result(1), a_result(2, usage=unpriced)]) if table.name == "cost")
+    assert {row["role"]: row["money"] for row in table.records()} == {"plan": None, "code": 0.5, "all": None}
+    shown = {texts[3]: texts[-2:] for texts in table.texts()}
+    assert shown == {"plan": ["unknown", ""], "code": ["$0.50", "$0.25"], "all": ["unknown", ""]}
 
 
 def test_failed_tasks_faults_and_exhausted_budgets_are_different_things():
@@ -333,7 +391,26 @@ def test_a_report_becomes_files(tmp_path):
     assert not any(part in page for part in ("<script", "<img", "<link", "src="))
 
 
-@pytest.mark.parametrize("taken", ["figure-1.svg", "table-1.parquet", "report.md"])
+def test_a_report_leaves_nothing_of_an_earlier_one_behind(tmp_path):
+    """The second has no other method, no task that is degenerate and so on; what is not a report's stays."""
+    both = [a_result(1), a_result(1, "sampling"), a_result(2, degenerate="Zeros are accepted.")]
+    for mine in ("notes.md", "table-1.txt", "mine.csv"):
+        (tmp_path / mine).write_text("mine")
+    for results in (both, [a_result(1)]):
+        write_report(tmp_path, "t", [], tables(results), group(results))
+    write_report(tmp_path / "fresh", "t", [], tables([a_result(1)]), group([a_result(1)]))
+    fresh = {path.name for path in (tmp_path / "fresh").iterdir()}
+    assert {path.name for path in tmp_path.iterdir()} == fresh | {"fresh", "notes.md", "table-1.txt", "mine.csv"}
+    assert not any(name.startswith(("figure-1", "degenerate")) for name in fresh), "nothing to show, nothing written"
+
+
+def test_a_folder_without_a_report_loses_nothing(tmp_path):
+    (tmp_path / "degenerate.csv").write_text("mine")
+    write_report(tmp_path, "t", [], tables([a_result(1)]), group([a_result(1)]))
+    assert (tmp_path / "degenerate.csv").read_text() == "mine"
+
+
+@pytest.mark.parametrize("taken", ["fast-p.svg", "table-1.parquet", "report.md"])
 def test_a_file_of_a_report_that_cannot_be_written_is_one_sentence(tmp_path, taken):
     (tmp_path / taken).mkdir()
     with pytest.raises(UsageError, match=re.escape(str(tmp_path))):
@@ -402,30 +479,77 @@ def test_a_clear_difference_is_significant():
     a = [a_result(number, times=(5.0,)) for number in range(8)]
     b = [a_result(number, times=(2.5,)) for number in range(8)]
     found = compare(a, b)
-    assert (found.ratio, found.tasks) == (pytest.approx(2.0), 8)
-    assert found.p < 0.05
-    assert found.verdict.startswith("B is significantly faster, 2.00x")
-    assert compare(b, a).verdict.startswith("A is significantly faster, 2.00x")
+    (whole,) = found.overall
+    assert (whole.ratio, whole.tasks) == (pytest.approx(2.0), 8)
+    assert whole.p < 0.05
+    assert whole.verdict.startswith("B is significantly faster, 2.00x")
+    assert verdict_of(b, a).startswith("A is significantly faster, 2.00x")
+
+
+def verdict_of(a, b):
+    """Of stores of one score."""
+    (whole,) = compare(a, b).overall
+    return whole.verdict
+
+
+def test_who_solved_nothing_is_not_faster_than_who_solved_all():
+    """Kernels slower than the reference are not worse than none: a user keeps the reference either way."""
+    a, none = [a_result(number, times=(12.0,)) for number in range(8)], [a_result(n, times=(None,)) for n in range(8)]
+    assert verdict_of(a, none).startswith("No significant difference")
+    assert verdict_of(a, none).endswith("Of 8 pairs A alone solved 8, B alone 0.")
+
+
+def test_a_faster_store_that_solved_less_is_not_praised_without_a_word_on_that():
+    a = [a_result(number, times=(9.0,)) for number in range(10)]
+    b = [a_result(number, times=(2.0 if number < 8 else None,)) for number in range(10)]
+    assert verdict_of(a, b).startswith("B is significantly faster")
+    assert verdict_of(a, b).endswith("Of 10 pairs A alone solved 2, B alone 0.")
+
+
+def test_each_score_has_its_own_result():
+    """By verified nothing differs, by kernelbench's rules B is twice as fast and solves a task more."""
+
+    def judged(number, verified, theirs):
+        by = {"verified": verified, "kernelbench HEAD": theirs}
+        return [a_result(number, times=(ms,), kind="judged", score=score) for score, ms in by.items()]
+
+    a = [run for number in range(7) for run in judged(number, 5.0, 5.0 if number else None)]
+    b = [run for number in range(7) for run in judged(number, 5.0, 2.5)]
+    theirs, verified = compare(a, b).overall
+    assert (verified.score, verified.ratio, verified.pairs, verified.only_b) == ("verified", 1.0, 7, 0)
+    assert (theirs.score, theirs.pairs, theirs.only_b) == ("kernelbench HEAD", 7, 1)
+    assert theirs.ratio > 2
+    (table,) = (table for table in comparison_tables(compare(a, b)) if table.name == "overall")
+    assert [row["score"] for row in table.records()] == ["kernelbench HEAD", "verified"]
+    assert "kernelbench HEAD: B is significantly faster" in table.note
+    assert "verified: No significant difference" in table.note
+
+
+def test_few_tasks_have_no_interval():
+    a, b = ([a_result(number, times=(ms * (1 + number),)) for number in range(4)] for ms in (1.0, 0.7))
+    *_, table = comparison_tables(compare(a, b))
+    assert (table.records()[0]["95 % from"], table.records()[0]["to"]) == (None, None)
+    assert "fewer than 5 tasks" in table.note
 
 
 def test_chance_is_called_chance_and_methods_of_a_task_are_one_piece_of_evidence():
     a = [a_result(number, method) for number in range(3) for method in ("stark", "sampling", "reflexion")]
     b = [replace(run, metrics=replace(run.metrics, best_ms=run.metrics.best_ms / 2)) for run in a]
-    found = compare(a, b)
-    assert (len(found.pairs), found.tasks, found.p) == (9, 3, 0.25)
+    (whole,) = compare(a, b).overall
+    assert (whole.pairs, whole.tasks, whole.p) == (9, 3, 0.25)
 
 
 @pytest.mark.parametrize(("tasks", "verdict"), [(1, "Too few"), (5, "Too few"), (6, "B is sig"), (16, "B is sig")])
 def test_a_verdict_needs_as_many_tasks_as_could_show_a_difference(tasks, verdict):
     a = [a_result(number, times=(5.0,)) for number in range(tasks)]
-    found = compare(a, [a_result(number, times=(2.5,)) for number in range(tasks)])
+    (found,) = compare(a, [a_result(number, times=(2.5,)) for number in range(tasks)]).overall
     assert found.verdict.startswith(verdict)
     assert (found.p < 0.05) == (verdict != "Too few"), "more tasks are asked for exactly where they are needed"
 
 
 def test_no_difference_among_enough_tasks_is_called_none():
     a = [a_result(number, times=(5.0,)) for number in range(6)]
-    assert compare(a, a).verdict.startswith("No significant difference (p = 1.000")
+    assert verdict_of(a, a).startswith("No significant difference (p = 1.000")
 
 
 def test_stores_of_different_scores_are_compared_only_on_request():
@@ -454,6 +578,13 @@ def test_other_machines_and_budgets_are_warned_of():
     device, budget = compare(a, b).warnings
     assert "A was measured on a device, B on another" in device
     assert "best of 3 attempts, B of 30" in budget
+
+
+def test_other_numbers_of_seeds_are_warned_of():
+    one, three = [a_result(1)], [a_result(1, seed=seed) for seed in range(3)]
+    (warning,) = compare(one, three).warnings
+    assert warning.startswith("A has 1 runs of a task and method, B 3")
+    assert compare(three, three).warnings == ()
 
 
 def test_kernels_of_another_tool_count_as_the_attempts_they_are():
@@ -497,7 +628,7 @@ def test_stores_of_one_method_each_are_paired_by_task():
     b = [a_result(1, "stark", times=(5.0,)), a_result(2, "stark", times=(5.0,)), a_result(3)]
     found = compare(a, b)
     assert [(pair.method, pair.ratio) for pair in found.pairs] == [("sampling / stark", 2.0)] * 2
-    assert (found.only_a, found.only_b) == (0, 1)
+    assert [(whole.only_a, whole.only_b) for whole in found.overall] == [(0, 1)]
 
 
 def test_stores_without_a_common_task_cannot_be_compared():

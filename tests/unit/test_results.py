@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from contextlib import closing
 
 import pytest
 
@@ -11,6 +12,7 @@ from pretend import TASK
 from stark.bench import run_grid
 from stark.grid import Given, judged_cells, make_grid, settings_maker, with_baselines
 from stark.results import read_results
+from stark.store import open_store
 from stark.task import Task
 from stark.view.kernelbench import write_eval_results
 from stark.view.report import tables
@@ -51,6 +53,32 @@ def test_without_finals_the_best_time_of_the_search_counts(tmp_path):
         best = min(each.runtime_ms for each in run.judgements[1:] if each.runtime_ms)
         assert run.speedup() == pytest.approx(10.0 / best)
         assert not run.metrics.in_turns
+
+
+@pytest.mark.parametrize(
+    ("sets", "more"),
+    [
+        ([], ""),
+        (["precision=bf16", "atol=5"], " bf16, atol 5"),
+        (["tf32=true", "rtol=0.001"], " TF32, rtol 0.001"),
+        (["atol=0"], ", atol 0"),
+    ],
+)
+def test_a_score_says_what_of_its_rules_is_not_their_own(tmp_path, sets, more):
+    found = searched(tmp_path, "HashEvaluator", *(f"evaluation.{each}" for each in sets))
+    assert {run.score for run in found.values()} == {f"verified{more}", f"kernelbench HEAD{more}"}
+    assert all("torch.compile max-autotune" in run.baselines for run in found.values()), "by the same score"
+
+
+def test_a_run_of_an_earlier_version_has_the_rules_own_precision(tmp_path):
+    searched(tmp_path, "HashEvaluator", both_scores=False)
+    with closing(open_store(tmp_path, write=True)) as store:
+        for record in store.runs():
+            evaluation = dict(record.settings["evaluation"])
+            for name in ("precision", "atol", "rtol", "tf32"):
+                del evaluation[name]
+            store.amend(record.id, {**record.settings, "evaluation": evaluation})
+    assert {run.score for run in read_results(tmp_path)} == {"verified"}
 
 
 def judged(folder, generations):

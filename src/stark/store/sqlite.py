@@ -189,7 +189,10 @@ class SqliteStore:
     def usage(self, run_id: str) -> dict[Role, RoleUsage]:
         columns = ("input_tokens", "output_tokens", "cached_input_tokens", "duration_s")
         sums = ", ".join(f"SUM({name}) AS {name}" for name in columns)
-        query = f"SELECT role, COUNT(*) AS calls, TOTAL(cost_usd) AS usd, {sums} FROM calls WHERE run = ? GROUP BY role"
+        money = (
+            "CASE WHEN COUNT(cost_usd) = COUNT(*) THEN SUM(cost_usd) END AS usd"  # one unknown makes the sum unknown
+        )
+        query = f"SELECT role, COUNT(*) AS calls, {money}, {sums} FROM calls WHERE run = ? GROUP BY role"
         return dict(self._load(records.usage_of, query, self._key(run_id)))
 
     def close(self) -> None:

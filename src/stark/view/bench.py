@@ -44,6 +44,7 @@ def show_tasks(cells: Sequence[Cell]) -> None:
 
 def show_forecast(forecast: Forecast, at_once: int) -> None:
     """What a benchmark will probably take."""
+    pace = forecast.pace
     usage, models = forecast.usage, " and ".join(forecast.models) or "nobody"
     money = "at a price that is not known" if forecast.usd is None else f"${forecast.usd:,.2f}"
     console.print(
@@ -51,6 +52,14 @@ def show_forecast(forecast: Forecast, at_once: int) -> None:
             f"{forecast.attempts:,} attempts by {models}: about {forecast.calls:,} calls, {usage.input_tokens:,} "
             f"tokens in, {usage.output_tokens:,} out, {money}; about {forecast.hours:.1f} hours on one lane with "
             f"{at_once} runs at once."
+        )
+    )
+    console.print(
+        Text(
+            f"Assumed: {pace.call:.0f} s for a call, {pace.evaluation:.0f} s for an evaluation, {pace.compiled:.0f} s "
+            f"for torch.compile and {pace.tuned:.0f} s for max-autotune (small models; large ones take minutes), "
+            f"{pace.final:.0f} s for the final of a search and {pace.stock_build:.0f} s to build its winner as torch "
+            "does. What the store already holds is not taken off."
         )
     )
     console.print(

@@ -6,14 +6,16 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from stark.comparison import Comparison, attempts_of
+from stark.inference import FEWEST
 from stark.results import RunResult
 from stark.view.report_facts import models_of
 from stark.view.tables import Table
 
 NOTE = (
-    "Speed-up over eager as measured in each store, in the finals where there are some: geometric mean over seeds, a "
-    "failed run counted as 1."
+    "Speed-up over eager as measured in each store, in the finals where there are some: geometric mean over seeds. A "
+    "run that failed or has only a slower kernel counts as 1: its user keeps the reference."
 )
+NO_INTERVAL = f"No interval is given over fewer than {FEWEST} tasks, nor where all tasks are alike."
 
 
 def conditions(name: str, folder: Path, results: Sequence[RunResult]) -> str:
@@ -32,13 +34,19 @@ def comparison_tables(found: Comparison) -> list[Table]:
         for pair in found.pairs
     ]
     rest = [(each.task, each.method, each.score, each.why) for each in found.left_out]
-    whole = {"tasks": "count", "B / A": "times", "95 % from": "times", "to": "times", "p": "number"}
-    whole |= {"pairs solved by A only": "count", "by B only": "count"}
-    total = (found.tasks, found.ratio, found.low, found.high, found.p, found.only_a, found.only_b)
+    whole = {"score": "text", "tasks": "count", "B / A": "times", "95 % from": "times", "to": "times", "p": "number"}
+    whole |= {"pairs": "count", "solved by A only": "count", "by B only": "count"}
+    totals = [
+        (one.score, one.tasks, one.ratio, *(one.interval or (None, None)), one.p, one.pairs, one.only_a, one.only_b)
+        for one in found.overall
+    ]
+    verdicts = [f"{one.score}: {one.verdict}" if len(found.overall) > 1 else one.verdict for one in found.overall]
+    if any(one.interval is None for one in found.overall):
+        verdicts.append(NO_INTERVAL)
     tables = [
         Table("tasks", "Task by task", columns, rows, NOTE),
         Table("left-out", "Not compared", {**what, "why": "text"}, rest),
-        Table("overall", "All together", whole, [total], found.verdict),
+        Table("overall", "All together, by score", whole, totals, " ".join(verdicts)),
     ]
     return [table for table in tables if table.rows]
 

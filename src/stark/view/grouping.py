@@ -11,13 +11,14 @@ import statistics
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from stark.metrics import RunMetrics
-from stark.results import RunResult
+from stark.metrics import RunMetrics, kept
+from stark.results import RESCORED, RunResult
 from stark_worker.baselines import EAGER
 
 ORDER = ("sampling", "reflexion", "search-agent", "ma-only", "stark")  # as in the paper's tables
 WITH_DEGENERATE = ", with degenerate"
 WHERE = {"level": "text", "score": "text", "method": "text"}  # the columns that name a row
+COUNTS = {"tasks": "count", "runs": "count"}  # and what its figures go over
 
 Figure = Callable[[RunResult], float | None]
 Key = tuple[str, int]  # task, seed
@@ -46,6 +47,11 @@ class Group:
         return [run.metrics for run in self.runs if run.metrics is not None]
 
     @property
+    def attempting(self) -> list[RunMetrics]:
+        """Without winners that were only judged again: those made no attempts and were to make none."""
+        return [run.metrics for run in self.runs if run.metrics is not None and run.kind != RESCORED]
+
+    @property
     def allowed(self) -> list[int]:
         """The attempts a run of this row had, every number once. A kernel that is missing says nothing about them."""
         return sorted({run.allowed for run in self.runs if not run.missing})
@@ -55,6 +61,11 @@ class Group:
         """The paper's name for this row."""
         plain = self.level.removesuffix(WITH_DEGENERATE)
         return (int(plain), self.method) if plain.isdigit() else None
+
+    @property
+    def counts(self) -> tuple[int, int]:
+        """How many tasks and runs its figures go over."""
+        return len({run.task for run in self.runs}), len(self.runs)
 
     def speedups(self, baseline: str = EAGER) -> list[float | None]:
         return [run.speedup(baseline) for run in self.runs if baseline in run.baselines]
@@ -84,9 +95,9 @@ class Group:
         return list(found.values())
 
     def curve(self) -> list[float]:
-        """The geometric mean of the best speed-up after each attempt, 1 while a run has no kernel. A run that ended
-        early keeps what it had."""
-        runs = [run for run in self.metrics if run.so_far_ms]
+        """The geometric mean of the best speed-up after each attempt, 1 while a run has no kernel or only slower ones.
+        A run that ended early keeps what it had, be it nothing."""
+        runs = self.attempting
         longest = max((len(run.so_far_ms) for run in runs), default=0)
         return [statistics.geometric_mean([_so_far(run, number) for run in runs]) for number in range(longest)]
 
@@ -117,13 +128,13 @@ def by_score(groups: Sequence[Group]) -> Iterator[tuple[str, str, list[Group]]]:
 
 
 def with_attempts(groups: Sequence[Group]) -> list[Group]:
-    """Groups of runs that made attempts: a winner that is judged again made none."""
-    return [each for each in groups if any(run.attempts for run in each.metrics)]
+    """Groups of runs that made attempts."""
+    return [each for each in groups if any(run.attempts for run in each.attempting)]
 
 
 def _so_far(run: RunMetrics, number: int) -> float:
-    best = run.so_far_ms[min(number, len(run.so_far_ms) - 1)]
-    return run.root_ms / best if math.isfinite(best) else 1.0
+    best = run.so_far_ms[min(number, len(run.so_far_ms) - 1)] if run.so_far_ms else math.inf
+    return kept(run.root_ms / best)
 
 
 def _place(where: tuple[str, str, str]) -> tuple[str, str, int, str]:

@@ -7,11 +7,11 @@ import statistics
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 
-from stark.inference import interval
-from stark.metrics import averages, compile_rate, correct_rate, fast_p, success_rate
+from stark.inference import FEWEST, Bounds, interval, rate_interval
+from stark.metrics import averages, compile_rate, correct_rate, fast_p, kept, success_rate
 from stark.results import RunResult
 from stark.view import published
-from stark.view.grouping import WHERE, Figure, Group, by_score, group, with_attempts
+from stark.view.grouping import COUNTS, WHERE, Figure, Group, by_score, group, with_attempts
 from stark.view.report_costs import (
     baselines_table,
     cost_table,
@@ -27,10 +27,16 @@ THRESHOLDS = (0.5, 0.8, 1.0, 1.2, 1.5, 2.0, 3.0, 5.0)
 MARKS = (1, 2, 5, 10, 15, 20, 25, 30, 60, 100)
 SHORT = dict(zip(BASELINES, ("eager", "compile", "max-autotune"), strict=True))
 FAILED_RULE = "Averages leave failed tasks out."
+KEPT_RULE = "a task that failed or has only a slower kernel counts as 1: its user keeps the baseline"
 
 
 def tables(results: Sequence[RunResult]) -> list[Table]:
     """Every table of a report, the paper's first."""
+    return [table for table in every_table(results) if table.rows]
+
+
+def every_table(results: Sequence[RunResult]) -> list[Table]:
+    """The same with those that have nothing to show."""
     groups = group(results)
     compared = [
         table_1(groups),
@@ -51,32 +57,31 @@ def tables(results: Sequence[RunResult]) -> list[Table]:
         time_table(groups),
     ]
     warning = budgets_differ(groups)
-    found = [*(replace(table, note=f"{table.note} {warning}".strip()) for table in compared), *others]
-    return [table for table in found if table.rows]
+    return [*(replace(table, note=f"{table.note} {warning}".strip()) for table in compared), *others]
 
 
 def table_1(groups: Sequence[Group]) -> Table:
     """Success, fast_1 and speed against the three baselines."""
     scarce = _scarce(groups)
-    columns = {**WHERE, "tasks": "count", "runs": "count", "attempts per run": "text", "success": "percent"}
+    columns = {**WHERE, **COUNTS, "attempts per run": "text", "success": "percent"}
     columns |= _against(scarce)
     rows: list[Row] = []
     for each in groups:
-        tasks = len({run.task for run in each.runs})
-        counts = (tasks, len(each.runs), _allowed(each))
+        counts = (*each.counts, _allowed(each))
         rows.append((*each.where, *counts, success_rate(each.metrics), *_figures(each, scarce)))
         if (theirs := published.TABLE_1.get(each.published_as or (0, ""))) is not None:
-            rows.append((*_theirs(each), None, None, str(published.B), theirs.success, *_printed(theirs, scarce)))
+            rows.append((*_theirs(each), str(published.B), theirs.success, *_printed(theirs, scarce)))
     return Table("table-1", "Table 1: success, fast_1 and speed", columns, rows, _speed_note(scarce))
 
 
 def table_2(groups: Sequence[Group]) -> Table:
     """Compile and correct rates over attempts."""
-    columns = {**WHERE, "compiled": "percent", "correct": "percent", "correct of compiled": "percent"}
+    columns = {**WHERE, **COUNTS, "compiled": "percent", "correct": "percent", "correct of compiled": "percent"}
     rows: list[Row] = []
     for each in with_attempts(groups):
         runs = each.metrics
-        rows.append((*each.where, compile_rate(runs), correct_rate(runs), correct_rate(runs, of_compiled=True)))
+        rates = (compile_rate(runs), correct_rate(runs), correct_rate(runs, of_compiled=True))
+        rows.append((*each.where, *each.counts, *rates))
         if (theirs := published.TABLE_2.get(each.published_as or (0, ""))) is not None:
             rows.append((*_theirs(each), *theirs, None))
     note = (
@@ -93,10 +98,10 @@ def table_3(groups: Sequence[Group]) -> Table:
     scarce = _scarce(chosen)
     rows: list[Row] = []
     for each in chosen:
-        rows.append((*each.where, *_figures(each, scarce)))
+        rows.append((*each.where, *each.counts, *_figures(each, scarce)))
         if (theirs := published.TABLE_3.get(each.published_as or (0, ""))) is not None:
             rows.append((*_theirs(each), *_printed(theirs, scarce)))
-    return Table("table-3", "Table 3: ablation", WHERE | _against(scarce), rows, _speed_note(scarce))
+    return Table("table-3", "Table 3: ablation", WHERE | COUNTS | _against(scarce), rows, _speed_note(scarce))
 
 
 def figure_1(groups: Sequence[Group]) -> Table:
@@ -131,7 +136,7 @@ def averages_table(groups: Sequence[Group]) -> Table:
     """The speed-up by three averages and both rules for failed tasks."""
     columns = {**WHERE, "against": "text", "runs": "count"}
     columns |= {"mean": "times", "geometric mean": "times", "median": "times"}
-    columns |= {"failed": "count", "geometric mean, failed = 1": "times"}
+    columns |= {"failed": "count", "geometric mean, at least 1": "times"}
     rows: list[Row] = []
     for each in groups:
         for name in BASELINES:
@@ -139,8 +144,8 @@ def averages_table(groups: Sequence[Group]) -> Table:
                 figures = (found.mean, found.geometric_mean, found.median, found.failed, found.kept)
                 rows.append((*each.where, SHORT[name], len(each.speedups(name)), *figures))
     note = (
-        f"{FAILED_RULE} Runs: those on tasks that have a time of the baseline. The last column counts a failed task as "
-        "1: its user keeps the reference."
+        f"{FAILED_RULE} Runs: those on tasks that have a time of the baseline. The last column goes over all of them: "
+        f"{KEPT_RULE}."
     )
     return Table("averages", "Speed-up, three averages", columns, rows, note)
 
@@ -151,20 +156,24 @@ def spread_table(groups: Sequence[Group]) -> Table:
     columns |= {"lowest seed": "number", "highest seed": "number"}
     rows: list[Row] = []
     for each in groups:
-        for name, figure, finish in _FIGURES:
+        for name, figure, bounds_of, finish in _FIGURES:
             if by_task := each.by_task(figure):
                 value = statistics.fmean(value for values in by_task for value in values)
                 seeds = [statistics.fmean(values) for values in each.by_seed(figure)]
-                bounds = (value, *interval(by_task), min(seeds), max(seeds))
-                rows.append((*each.where, name, *map(finish, bounds)))
-    note = "Bootstrap over tasks and the seeds of each. fast_1 and speed are against eager; a failed task counts as 1."
+                figures = (value, *(bounds_of(by_task) or (None, None)), min(seeds), max(seeds))
+                rows.append((*each.where, name, *(None if one is None else finish(one) for one in figures)))
+    note = (
+        "fast_1 and speed are against eager. Success and fast_1 count a failed task as 0; their intervals are "
+        f"Wilson's, with a trial per task. Of speed, {KEPT_RULE}; its interval is a bootstrap over tasks and the seeds "
+        f"of each, left open over fewer than {FEWEST} tasks and where all runs are alike."
+    )
     return Table("spread", "Confidence intervals and seeds", columns, rows, note)
 
 
 def fast_p_table(groups: Sequence[Group]) -> Table:
     """fast_p for several p, against eager."""
-    columns = WHERE | {f"p = {p}": "percent" for p in THRESHOLDS}
-    rows = [(*each.where, *(fast_p(each.speedups(), p) for p in THRESHOLDS)) for each in groups]
+    columns = WHERE | COUNTS | {f"p = {p}": "percent" for p in THRESHOLDS}
+    rows = [(*each.where, *each.counts, *(fast_p(each.speedups(), p) for p in THRESHOLDS)) for each in groups]
     return Table("fast-p", "fast_p: share of tasks at least p times as fast as eager", columns, rows)
 
 
@@ -176,8 +185,8 @@ def so_far_table(groups: Sequence[Group]) -> Table:
     columns = WHERE | {f"after {mark}": "times" for mark in marks}
     rows = [(*where, *(curve[min(mark, len(curve)) - 1] for mark in marks)) for where, curve in curves]
     note = (
-        "Geometric mean of the speed-up over eager; 1 while there is no kernel. These are times of the search, the "
-        "best of many noisy ones: no final confirms them."
+        "Geometric mean of the speed-up over eager; 1 while there is no kernel, or only slower ones. These are times "
+        "of the search, the best of many noisy ones: no final confirms them."
     )
     return Table("so-far", "Best so far against attempts", columns, rows, note)
 
@@ -197,7 +206,7 @@ def scores_table(groups: Sequence[Group]) -> Table:
     note = (
         "One score drives a search; its winner is judged again by the other. Both columns go over the runs that count "
         "by both scores; left out are tasks of which a run counts by one alone, because by the other the task is "
-        "degenerate or the run is not complete. Speed: geometric mean, failed = 1."
+        f"degenerate or the run is not complete. Speed: geometric mean over all of them; {KEPT_RULE}."
     )
     return Table("scores", "Both scores side by side", columns, rows, note)
 
@@ -257,13 +266,14 @@ def _allowed(each: Group) -> str:
     return " to ".join(map(str, dict.fromkeys((each.allowed[0], each.allowed[-1])))) if each.allowed else "0"
 
 
-def _theirs(each: Group) -> tuple[str, str, str]:
-    return each.level, "the paper", each.method
+def _theirs(each: Group) -> tuple[str, str, str, None, None]:
+    """What names a row of the paper's, which does not say how many tasks and runs it goes over."""
+    return each.level, "the paper", each.method, None, None
 
 
-# name, figure of one run whose mean is taken, what makes a figure of the mean
-_FIGURES: list[tuple[str, Figure, Callable[[float], float]]] = [
-    ("success", lambda run: float(run.speedup() is not None), float),
-    ("fast_1", lambda run: fast_p([run.speedup()]), float),
-    ("speed, geometric mean", lambda run: math.log(run.speedup() or 1.0), math.exp),
+# name, figure of one run whose mean is taken, interval of that mean, what makes a figure of the mean
+_FIGURES: list[tuple[str, Figure, Callable[[list[list[float]]], Bounds | None], Callable[[float], float]]] = [
+    ("success", lambda run: float(run.speedup() is not None), rate_interval, float),
+    ("fast_1", lambda run: fast_p([run.speedup()]), rate_interval, float),
+    ("speed, geometric mean", lambda run: math.log(kept(run.speedup())), interval, math.exp),
 ]

@@ -22,14 +22,14 @@ EXHAUSTED, EXHAUSTED_SOLVED = "budget exhausted", "of these solved"
 def cost_table(groups: Sequence[Group]) -> Table:
     """Tokens and money by role, and money per solved task."""
     columns = {**WHERE, "role": "text", "calls": "count", "tokens in": "count", "tokens out": "count"}
-    columns |= {"money": "money", "money per solved run": "money"}
+    columns |= {"money": "money", "money per solved run": "money, if any"}
     rows: list[Row] = []
     for each in groups:
         solved = sum(run.success for run in each.metrics)
         roles = sorted({role for run in each.runs for role in run.usage})
         shares = [(role, _usages(each, [role])) for role in roles]
         for name, usages in [*shares, *([("all", _usages(each, roles))] if len(roles) > 1 else [])]:
-            usd = sum(one.usd for one in usages)
+            usd = _together([one.usd for one in usages])
             tokens = [sum(one.usage.input_tokens for one in usages), sum(one.usage.output_tokens for one in usages)]
             rows.append(
                 (
@@ -38,10 +38,13 @@ def cost_table(groups: Sequence[Group]) -> Table:
                     sum(one.calls for one in usages),
                     *tokens,
                     usd,
-                    usd / solved if solved else None,
+                    usd / solved if usd is not None and solved else None,
                 )
             )
-    note = "Calls whose reply never arrived are not in here; budgets count them in full."
+    note = (
+        "Calls whose reply never arrived are not in here; budgets count them in full. Money is unknown where the price "
+        "of any call is."
+    )
     return Table("cost", "Cost by role", columns, rows, note)
 
 
@@ -111,6 +114,12 @@ def time_table(groups: Sequence[Group]) -> Table:
 
 def _usages(each: Group, roles: Iterable[Role]) -> list[RoleUsage]:
     return [run.usage[role] for role in roles for run in each.runs if role in run.usage]
+
+
+def _together(amounts: Sequence[float | None]) -> float | None:
+    """A sum, which nobody knows unless every part of it is known."""
+    known = [amount for amount in amounts if amount is not None]
+    return sum(known) if len(known) == len(amounts) else None
 
 
 def lost_final(run: RunResult) -> bool:

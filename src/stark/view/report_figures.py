@@ -19,6 +19,7 @@ KINDS = {"svg": {"Date": None}, "png": {"Software": None}}  # without what diffe
 TICKS = (0.25, 0.5, 1, 2, 4, 8)
 POINTS = [0.25 * 1.06**step for step in range(60)]  # p from 0.25 to about 8
 
+Choose = Callable[[Sequence[Group]], list[Group]]
 Draw = Callable[[Any, Sequence[Group]], None]
 
 
@@ -33,9 +34,14 @@ def draw(groups: Sequence[Group]) -> dict[str, dict[str, bytes]]:
 
     matplotlib.use("agg")
     matplotlib.rcParams["svg.hashsalt"] = "stark"  # the same store gives the same file
-    chosen = {"so-far": with_attempts(groups)}  # the others show winners too that were only judged again
-    drawn = {name: chosen.get(name, groups) for name in FIGURES}
-    return {name: _files(_figure(FIGURES[name], shown)) for name, shown in drawn.items() if shown}
+    drawn = {name: chosen(groups) for name, (chosen, _) in FIGURES.items()}
+    return {name: _files(_figure(FIGURES[name][1], shown)) for name, shown in drawn.items() if shown}
+
+
+def _with_others(groups: Sequence[Group]) -> list[Group]:
+    """The groups of the panels that have another method to compare STARK with."""
+    places = {(each.score, each.level) for each, _ in over_others(groups)}
+    return [each for each in groups if (each.score, each.level) in places]
 
 
 def _figure(panel: Draw, groups: Sequence[Group]) -> Figure:
@@ -69,8 +75,7 @@ def _over_others(axes: Any, groups: Sequence[Group]) -> None:
     axes.set_xticks(list(places), [each.method for each, _ in pairs], rotation=30, ha="right", fontsize=8)
     axes.axhline(1.0, color="black", linewidth=0.8)
     axes.set_ylabel("STARK's speed over")
-    if pairs:
-        axes.legend(fontsize=8)
+    axes.legend(fontsize=8)
 
 
 def _fast_p(axes: Any, groups: Sequence[Group]) -> None:
@@ -93,4 +98,9 @@ def _so_far(axes: Any, groups: Sequence[Group]) -> None:
     axes.legend(fontsize=8)
 
 
-FIGURES: dict[str, Draw] = {"figure-1": _over_others, "fast-p": _fast_p, "so-far": _so_far}
+# by name: which groups have something to show, and how a panel of them is drawn
+FIGURES: dict[str, tuple[Choose, Draw]] = {
+    "figure-1": (_with_others, _over_others),
+    "fast-p": (list, _fast_p),  # winners that were only judged again as well
+    "so-far": (with_attempts, _so_far),
+}

@@ -10,9 +10,11 @@ from stark.errors import UsageError
 from stark.tabular import csv_text, has_parquet, write_parquet
 from stark.view.exports import write_text
 from stark.view.grouping import Group
-from stark.view.report_figures import can_draw, draw
+from stark.view.report import every_table
+from stark.view.report_figures import FIGURES, KINDS, can_draw, draw
 from stark.view.tables import Table
 
+PAGE = "report.md"
 NO_FIGURES = "Figures need matplotlib: pip install 'stark-kernels[report]'"
 
 STYLE = """
@@ -28,9 +30,10 @@ def write_report(
     folder: Path, title: str, facts: Sequence[str], tables: Sequence[Table], groups: Sequence[Group]
 ) -> str:
     """Everything into a folder; what could not be written, in a sentence."""
+    drawn = draw(groups) if can_draw() else {}
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        drawn = draw(groups) if can_draw() else {}
+        _remove_earlier(folder)
         for name, files in drawn.items():
             for kind, content in files.items():
                 (folder / f"{name}.{kind}").write_bytes(content)
@@ -40,11 +43,23 @@ def write_report(
         why = error.strerror or str(error)  # pyarrow's have no strerror
         raise UsageError(f"The report cannot be written into {folder}: {why}.", "Choose another folder.") from error
     pictures = {name: files["svg"] for name, files in drawn.items()}
-    write_text(folder / "report.md", as_markdown(title, facts, tables, list(pictures)))
+    write_text(folder / PAGE, as_markdown(title, facts, tables, list(pictures)))
     write_text(folder / "report.html", as_html(title, facts, tables, pictures))
     for table in tables:
         write_text(folder / f"{table.name}.csv", csv_text(list(table.columns), table.rows))
     return "" if can_draw() else NO_FIGURES
+
+
+def _remove_earlier(folder: Path) -> None:
+    """Remove what an earlier report left, of which this one may have less. Nothing else, and nothing where none was."""
+    if not (folder / PAGE).is_file():
+        return
+    tables = [table.name for table in every_table([])]
+    names = [f"{name}.{kind}" for name in tables for kind in ("csv", "parquet")]
+    names += [f"{name}.{kind}" for name in FIGURES for kind in KINDS]
+    for path in (folder / name for name in names):
+        if path.is_file():
+            path.unlink()
 
 
 def as_markdown(title: str, facts: Sequence[str], tables: Sequence[Table], pictures: Sequence[str]) -> str:

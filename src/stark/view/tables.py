@@ -15,8 +15,10 @@ FORMS: dict[str, Callable[[Any], str]] = {
     "times": lambda value: f"{value:.2f}x",
     "number": lambda value: f"{value:.3f}",
     "money": lambda value: f"${value:,.2f}",
+    "money, if any": lambda value: f"${value:,.2f}",
     "hours": lambda value: f"{value / 3600:.2f} h",
 }
+NONE = {"money": "unknown"}  # as what a value of None is shown; otherwise as nothing
 
 
 @dataclass(frozen=True)
@@ -31,11 +33,14 @@ class Table:
 
     def texts(self) -> list[list[str]]:
         """The rows as a person reads them."""
-        forms = [FORMS[form] for form in self.columns.values()]
         return [
-            ["" if value is None else form(value) for form, value in zip(forms, row, strict=True)] for row in self.rows
+            [_shown(form, value) for form, value in zip(self.columns.values(), row, strict=True)] for row in self.rows
         ]
 
     def records(self) -> list[dict[str, Any]]:
         """The rows as a program reads them."""
         return [dict(zip(self.columns, row, strict=True)) for row in self.rows]
+
+
+def _shown(form: str, value: Any) -> str:
+    return NONE.get(form, "") if value is None else FORMS[form](value)

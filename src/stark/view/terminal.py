@@ -77,12 +77,14 @@ def show_start(title: str, rows: Sequence[tuple[str, str]]) -> None:
     console.print()
 
 
-def show_result(result: Result, folder: Path, compiled: EvalReport | None, exported: Path | None) -> None:
-    """How a run ended and what to do with it."""
+def show_result(
+    result: Result, folder: Path, compiled: EvalReport | None, exported: Path | None, priced: bool = True
+) -> None:
+    """How a run ended and what to do with it. Where it is not ``priced``, what was asked has no known price."""
     console.print()
     console.print(_comparison(result, compiled))
     console.print()
-    spent = f"{result.spent.tokens:,} tokens, ${result.spent.usd:.2f}"
+    spent = f"{result.spent.tokens:,} tokens, {_money(result.spent.usd if priced else None)}"
     console.print(Text(f"{result.attempts} attempts, {spent}. Ended by: {result.reason}."))
     if result.final is not None:
         show_final(result.final, _name(result.final.node_id))
@@ -145,6 +147,7 @@ def show_final(final: Final, name: str) -> None:
         console.print(Text(f"{name} built the stock way, score {score}: {verdict}."))
     if final.verified.labels is not None:
         console.print(Text(words.sentence(final.verified.labels), "dim"))
+    _warn(words.doubts(final.report))
 
 
 class Baselines:
@@ -159,7 +162,7 @@ class Baselines:
         console.print(
             Text.assemble(f"{name:<28}", _verdict(Node(1, ROOT_ID, Role.GIVEN, None, report), self._first_ms))
         )
-        _warn_of_degenerate(report)
+        _warn(words.warnings(report) + words.doubts(report))
 
 
 def show_verdict(report: EvalReport, reference: EvalReport, as_json: bool) -> None:
@@ -170,7 +173,7 @@ def show_verdict(report: EvalReport, reference: EvalReport, as_json: bool) -> No
     node = Node(1, ROOT_ID, Role.GIVEN, None, report)
     root_ms = reference.timing.median_ms if reference.timing else None
     console.print(_verdict(node, root_ms))
-    _warn_of_degenerate(reference)
+    _warn(words.warnings(reference) + words.doubts(report))
     for name, text in words.median(report):
         console.print(_fact(name, text))
     _show_facts(report)
@@ -191,8 +194,8 @@ def _verdict_as_json(report: EvalReport, reference: EvalReport) -> str:
     return json.dumps(json.loads(to_json(report)) | more, ensure_ascii=False)
 
 
-def _warn_of_degenerate(reference: EvalReport) -> None:
-    for warning in words.warnings(reference):
+def _warn(warnings: Sequence[str]) -> None:
+    for warning in warnings:
         console.print(Text(warning, "yellow"))
 
 
@@ -285,15 +288,15 @@ def show_estimate(estimates: Sequence[Estimate], attempts: int, limit_usd: float
     for column in ("role", "model", "calls", "tokens in", "tokens out", "money"):
         table.add_column(column, justify="left" if column in ("role", "model") else "right")
     for row in estimates:
-        money = "price not known" if row.usd is None else f"${row.usd:.2f}"
         usage = row.usage
         tokens_in, tokens_out = f"{usage.input_tokens:,}", f"{usage.output_tokens:,}"
-        table.add_row(row.role, describe(row.model), str(row.calls), tokens_in, tokens_out, money)
+        table.add_row(row.role, describe(row.model), str(row.calls), tokens_in, tokens_out, _money(row.usd))
     console.print(table)
-    known = sum(row.usd or 0.0 for row in estimates)
+    prices = [row.usd for row in estimates if row.usd is not None]
+    money = _money(sum(prices) if len(prices) == len(estimates) else None)
     tokens = sum(row.usage.total for row in estimates)
     calls = sum(row.calls for row in estimates)
-    console.print(Text(f"{attempts} attempts: about {calls} calls, {tokens:,} tokens, ${known:.2f}."))
+    console.print(Text(f"{attempts} attempts: about {calls} calls, {tokens:,} tokens, {money}."))
     cap = f"${limit_usd:.2f}" + (f" and {limit_tokens:,} tokens" if limit_tokens is not None else "")
     console.print(Text(f"Whatever happens, the run stops before it has spent {cap}. Nothing was started."))
 
@@ -372,6 +375,10 @@ def _name(number: int | None) -> str:
 
 def _ms(value: float | None) -> str:
     return "" if value is None else f"{value:.3f} ms"
+
+
+def _money(usd: float | None) -> str:
+    return "price not known" if usd is None else f"${usd:.2f}"
 
 
 def _title(text: str) -> Group:
