@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from stark.errors import UsageError
 from stark.inference import interval, least_p, permutation_p
 from stark.metrics import kept
-from stark.results import RESCORED, SEARCH, RunResult
+from stark.results import RESCORED, RunResult
 
 SIGNIFICANT = 0.05
 
@@ -125,11 +125,6 @@ def compare(a: Sequence[RunResult], b: Sequence[RunResult], any_score: bool = Fa
     )
 
 
-def attempts_of(run: RunResult) -> int:
-    """How many kernels a run may choose its best from; those that another tool made are all there."""
-    return run.budget if run.kind == SEARCH else len(run.judgements) - 1
-
-
 def _overall(score: str, pairs: Sequence[Pair]) -> Overall:
     chosen = [pair for pair in pairs if pair.score == score]
     by_task: dict[str, list[float]] = {}
@@ -155,7 +150,7 @@ def _warnings(a: Sequence[RunResult], b: Sequence[RunResult], paired: Sequence[S
     found = (
         "" if by_a & by_b else RULES.format(*map(_listed, (by_a, by_b))),
         _differing(paired, lambda runs: {run.device for run in runs}, DEVICES),
-        _differing(paired, lambda runs: {str(attempts_of(run)) for run in runs}, BUDGETS),
+        _differing(paired, lambda runs: {str(run.allowed) for run in runs}, BUDGETS),
         _differing(paired, lambda runs: {str(len(runs))}, SEEDS),
     )
     return tuple(filter(None, found))
@@ -166,7 +161,7 @@ def _scores(runs: Sequence[RunResult]) -> set[str]:
 
 
 def _listed(names: Iterable[str]) -> str:
-    return ", ".join(sorted(names))
+    return " and ".join(sorted(names))  # a score may have a comma
 
 
 def _searches(results: Sequence[RunResult]) -> list[RunResult]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from stark.comparison import Comparison, attempts_of
+from stark.comparison import Comparison
 from stark.inference import FEWEST
 from stark.results import RunResult
 from stark.view.report_facts import models_of
@@ -20,8 +20,9 @@ NO_INTERVAL = f"No interval is given over fewer than {FEWEST} tasks, nor where a
 
 def conditions(name: str, folder: Path, results: Sequence[RunResult]) -> str:
     """What the runs of a store were made with and judged by."""
-    facts = ((run.score, run.device, str(attempts_of(run))) for run in results)
-    scores, devices, attempts = (", ".join(sorted(set(told))) for told in zip(*facts, strict=True))
+    counted = [run for run in results if run.complete] or results
+    facts = ((run.score, run.device, str(run.allowed)) for run in counted)
+    scores, devices, attempts = (" and ".join(sorted(set(told))) for told in zip(*facts, strict=True))
     return f"{name}: {folder}, by {models_of(results)}. Score: {scores}. Device: {devices}. Attempts: {attempts}."
 
 

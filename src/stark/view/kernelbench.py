@@ -54,7 +54,7 @@ def _samples(run: RunResult, timings: Timings) -> list[dict[str, Any]]:
         return [_sample(each.id - FIRST, each, run, timings.get((run.run_id, each.id))) for each in made]
     best = min(made, key=lambda each: (each.runtime_ms is None, each.runtime_ms or 0.0), default=None)
     if run.final is not None:
-        # the winner of a search by the other score is the only node there, under a number of its own
+        # the winner of a search by the other score is the only node there
         best = next((each for each in made if each.id == run.final.node_id), best)
     if best is None:  # nobody has made any, which that layout has no word for
         return [_sample(0, Judgement(ROOT_ID, Role.OTHER, Outcome.UNUSABLE_REPLY), run, None)]

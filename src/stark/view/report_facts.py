@@ -15,10 +15,11 @@ LISTED = 20  # tasks that are named in a sentence
 
 def facts_of(results: Sequence[RunResult]) -> list[str]:
     """What a reader has to know before the first table."""
-    scores, devices = sorted({run.score for run in results}), sorted({run.device for run in results})
+    scores = " and ".join(sorted({run.score for run in results}))
+    devices = " and ".join(sorted({run.device for run in results}))
     complete = sum(run.complete for run in results)
     return [
-        f"{complete} of {len(results)} runs are complete. Score: {', '.join(scores)}. Device: {', '.join(devices)}.",
+        f"{complete} of {len(results)} runs are complete. Score: {scores}. Device: {devices}.",
         f"Chat models: {models_of(results)}.",
         timing_of(results),
         *missing_of(results),
