@@ -7,9 +7,10 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+from stark_worker.processes import TICKS
+
 NOTICED = 0.25  # of a core: below that it is what every system does by itself
-BUSY = (1, 2, 3, 6, 7)  # user, nice, system and both kinds of interrupts, in a line of /proc/stat
-TICKS = os.sysconf("SC_CLK_TCK")
+COMPUTING = (1, 2, 3, 6, 7)  # user, nice, system and both kinds of interrupts, in a line of /proc/stat
 
 
 class Company:
@@ -35,4 +36,4 @@ def _busy_s() -> float:
     """What all processes together have computed on the cores that we may use."""
     ours = {f"cpu{number}" for number in os.sched_getaffinity(0)}
     lines = [line.split() for line in Path("/proc/stat").read_text().splitlines()]
-    return sum(int(line[place]) for line in lines if line[0] in ours for place in BUSY) / TICKS
+    return sum(int(line[place]) for line in lines if line[0] in ours for place in COMPUTING) / TICKS
