@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from stark.evaluation.baselines import KeptBaselines
-from stark_worker.protocol import DeviceFacts, EvalReport, EvalRequest, Outcome, Score, Timing
+from stark_worker.protocol import BUSY, DeviceFacts, EvalReport, EvalRequest, Outcome, Score, Timing
 
 DEVICE = DeviceFacts("a device", "cpu", bandwidth_gb_s=10.0, toolchain={"torch": "2.13"})
 REQUEST = EvalRequest("task", "baseline")
@@ -28,6 +28,12 @@ def test_what_was_kept_is_found_where_nothing_differs(tmp_path):
 def test_what_could_not_run_is_tried_again(tmp_path):
     kept = KeptBaselines(DEVICE, tmp_path / "new")
     kept.keep(REQUEST, EvalReport(Outcome.COMPILE_ERROR))
+    assert kept.find(REQUEST) is None
+
+
+def test_what_was_timed_beside_others_is_timed_again(tmp_path):
+    kept = KeptBaselines(DEVICE, tmp_path)
+    kept.keep(REQUEST, replace(REPORT, checks={BUSY: "others kept 1.0 of 2 cores busy"}))
     assert kept.find(REQUEST) is None
 
 

@@ -1,6 +1,7 @@
 """Baselines that were measured before: by task, rules, device and versions, so that each is measured once.
 
-A baseline that could not run is not kept: what was missing may be there next time.
+A baseline that could not run is not kept: what was missing may be there next time. Nor is one that was timed on a busy
+machine: it would stand beside every later run.
 """
 
 from __future__ import annotations
@@ -11,9 +12,10 @@ from pathlib import Path
 
 from stark_worker.cache import default_cache
 from stark_worker.folder import write_whole
-from stark_worker.protocol import DeviceFacts, EvalReport, EvalRequest, ProtocolError, from_json, to_json
+from stark_worker.protocol import BUSY, DeviceFacts, EvalReport, EvalRequest, ProtocolError, from_json, to_json
 
-MEASURED = 2  # counts up when the same request comes to be measured otherwise; 2: v0.1 without a flush
+# Counts up when the same request comes to be measured otherwise; 2: v0.1 without a flush; 3: others are told of.
+MEASURED = 3
 
 
 class KeptBaselines:
@@ -30,7 +32,7 @@ class KeptBaselines:
             return None
 
     def keep(self, request: EvalRequest, report: EvalReport) -> None:
-        if report.timing is None:
+        if report.timing is None or BUSY in report.checks:
             return
         self._folder.mkdir(parents=True, exist_ok=True)
         write_whole(self._path(request), to_json(report))
