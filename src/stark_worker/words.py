@@ -39,7 +39,7 @@ def warnings(reference: EvalReport) -> list[str]:
 def doubts(report: EvalReport) -> list[str]:
     """What makes its times say little."""
     busy = report.checks.get(BUSY)
-    return [f"Its times are not to be relied on: {busy}. Repeat it when the machine is quiet."] if busy else []
+    return [f"Its times may be off: {busy}. Repeat it on a quiet machine before you rely on them."] if busy else []
 
 
 def plainly(text: str) -> str:

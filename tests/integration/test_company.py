@@ -56,7 +56,7 @@ def test_what_every_system_does_by_itself_is_not_mentioned():
     assert company.told(1.04).startswith("others kept 1.0 of ")
 
 
-def test_a_time_beside_others_is_not_to_be_relied_on():
+def test_a_time_beside_others_is_doubted():
     quiet = EvalReport(Outcome.OK, Timing((1.0,)))
     assert words.doubts(quiet) == []
     (doubt,) = words.doubts(EvalReport(Outcome.OK, Timing((1.0,)), checks={BUSY: "others kept 1.0 of 2 cores busy"}))
