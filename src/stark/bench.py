@@ -46,7 +46,7 @@ class Standing:
     ended: int
     attempts: int
     made: int
-    usd: float
+    usd: float | None  # where every price is known
     usd_left: float | None
     seconds_left: float | None
 
@@ -136,7 +136,7 @@ class Bench:
             attempts=made + left,
             made=made,
             usd=usd,
-            usd_left=(usd - self._usd_before) / fresh * left if fresh else None,
+            usd_left=(usd - (self._usd_before or 0.0)) / fresh * left if usd is not None and fresh else None,
             seconds_left=elapsed / fresh * left if fresh else None,
         )
 
@@ -211,22 +211,26 @@ class Bench:
         return ending
 
     def _settled(self, cell: Cell) -> bool:
-        return self._ending(cell) is not None and not self._to_rescore(cell)
+        return self._ending(cell) is not None and self._to_rescore(cell) is None
 
-    def _to_rescore(self, cell: Cell) -> bool:
-        """Whether a search that ended has a winner that is still to be judged by the other score. A store that has
+    def _to_rescore(self, cell: Cell) -> Cell | None:
+        """The winner of a search that ended, where it is still to be judged by the other score. A store that has
         winners by both keeps them so."""
         ending, rescored = self._ending(cell), cell.rescored()
         if cell.kind is not Kind.SEARCH or ending is None or ending.reason == DEGENERATE_TASK:
-            return False
-        if rescored.id not in self._records:
-            return self._both_scores
-        if self._ending(rescored) is None:
-            return True
+            return None
+        if rescored.id not in self._records and not self._both_scores:
+            return None
         best = self._winner(cell)
-        return best is not None and best.id not in self._numbers(rescored)
+        if self._ending(rescored) is not None and (best is None or best.id in self._numbers(rescored)):
+            return None
+        return cell.rescored(best.source, best.id) if best else rescored
 
-    def _spent(self) -> float:
+    def _spent(self) -> float | None:
+        """US dollars; None where the price of any call is not known."""
+        usages = [each for run_id in self._records for each in self._store.usage(run_id).values()]
+        if any(each.usd is None for each in usages):
+            return None
         return sum(self._store.spent(run_id).usd for run_id in self._records)
 
     # -- one cell ---------------------------------------------------------------------------------------------------
@@ -234,9 +238,7 @@ class Bench:
     async def _settle(self, cell: Cell) -> None:
         if self._ending(cell) is None:
             await self._end(cell)
-        if self._to_rescore(cell):
-            best = self._winner(cell)
-            rescored = cell.rescored(best.source, best.id) if best else cell.rescored()
+        if rescored := self._to_rescore(cell):
             await self._end(rescored, self._store.final(cell.id))
 
     async def _end(self, cell: Cell, final: Final | None = None) -> None:

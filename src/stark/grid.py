@@ -6,7 +6,6 @@ import enum
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
@@ -188,17 +187,22 @@ def judged_cells(
 
 def read_generations(folder: Path) -> dict[tuple[int, int], list[Given]]:
     """Kernels as KernelBench's generator names them, by level and problem."""
-    found: dict[tuple[int, int], list[tuple[int, Given]]] = {}
-    for path in folder.glob("*.py"):
+    files: dict[tuple[int, int, int], Path] = {}
+    for path in sorted(folder.glob("*.py")):
         if name := _GENERATION.fullmatch(path.name):
             level, problem, sample = map(int, name.groups())
-            given = Given(1 + sample, f"sample {sample}", path.read_text(encoding="utf-8", errors="replace"))
-            found.setdefault((level, problem), []).append((sample, given))
+            if same := files.get((level, problem, sample)):
+                raise UsageError(f"{same.name} and {path.name} are the same sample.", "Keep one of them.")
+            files[level, problem, sample] = path
+    found: dict[tuple[int, int], list[Given]] = {}
+    for (level, problem, sample), path in sorted(files.items()):
+        given = Given(1 + sample, f"sample {sample}", path.read_text(encoding="utf-8", errors="replace"))
+        found.setdefault((level, problem), []).append(given)
     if not found:
         raise UsageError(
             f"{folder} holds no generated kernel.", "They are named level_1_problem_26_sample_0_kernel.py and so on."
         )
-    return {place: [given for _, given in sorted(samples, key=itemgetter(0))] for place, samples in found.items()}
+    return found
 
 
 def _check_tasks(tasks: Sequence[Task]) -> None:

@@ -95,6 +95,15 @@ def test_what_is_done_is_skipped_and_a_larger_budget_goes_on(tasks, tmp_path):
     assert all(found[task, "rescored"] == found[task, "search"] for task in ("task0", "task1"))
 
 
+@pytest.mark.parametrize(("model", "money"), [("PretendModel", "$0.00"), ("UnpricedModel", "price not known")])
+def test_progress_tells_the_money_where_prices_are_known(tasks, tmp_path, model, money):
+    words = ["--model", f"pretend:{model}", "--evaluator", "pretend:HashEvaluator", "--tokens", 10**6]
+    words += ["--method", "sampling", "--only", "task[01]", "--attempts", 2, "--no-baselines"]
+    done = bench(tasks, tmp_path / "store", *words)
+    assert f"[4/4 attempts, {money}; about 0.0 h" in " ".join(done.stdout.split())
+    assert ("$" in done.stdout) == ("$" in money)
+
+
 def test_a_store_is_one_experiment(tasks, tmp_path):
     store, options = tmp_path / "store", ["--method", "sampling", "--only", "task0", "--attempts", 1]
     assert bench(tasks, store, *PRETEND, *options).returncode == 0

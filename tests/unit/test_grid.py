@@ -109,6 +109,9 @@ def test_generations_are_found_by_their_names(tmp_path):
     assert judged_cells(TASKS[:1], found, "theirs", Settings()) == [], "none of them is for a chosen task"
     with pytest.raises(UsageError, match="holds no generated kernel"):
         read_generations(tmp_path / "none")
+    (tmp_path / "level_1_problem_2_sample_09_kernel.py").write_text("another")
+    with pytest.raises(UsageError, match="are the same sample"):
+        read_generations(tmp_path)
 
 
 def test_a_method_or_switch_that_is_named_twice_is_run_once():

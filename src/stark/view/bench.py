@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from rich.table import Table
 from rich.text import Text
 
-from stark.view.terminal import console
+from stark.view.terminal import console, money_in_words
 
 if TYPE_CHECKING:  # both pull in the agents, which `stark --help` need not wait for
     from stark.bench import Standing
@@ -76,15 +76,16 @@ class GridProgress:
     def __call__(self, cell: Cell, ending: Ending, standing: Standing) -> None:
         self.endings[ending.reason] += 1
         left = ""
-        if standing.seconds_left is not None and standing.usd_left is not None:
-            left = f"; about {standing.seconds_left / 3600:.1f} h and ${standing.usd_left:,.2f} left"
+        if standing.seconds_left is not None:
+            money = "" if standing.usd_left is None else f" and ${standing.usd_left:,.2f}"
+            left = f"; about {standing.seconds_left / 3600:.1f} h{money} left"
         how = Text(meaning(ending.reason), "green" if ending.reason == "attempts" else "yellow")
         console.print(
             Text.assemble(
                 (f"{standing.ended}/{standing.cells} ", "bold"),
                 f"{cell.id}: ",
                 how,
-                (f"  [{standing.made}/{standing.attempts} attempts, ${standing.usd:,.2f}{left}]", "dim"),
+                (f"  [{standing.made}/{standing.attempts} attempts, {money_in_words(standing.usd)}{left}]", "dim"),
             )
         )
         if ending.message:

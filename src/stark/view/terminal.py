@@ -84,7 +84,7 @@ def show_result(
     console.print()
     console.print(_comparison(result, compiled))
     console.print()
-    spent = f"{result.spent.tokens:,} tokens, {_money(result.spent.usd if priced else None)}"
+    spent = f"{result.spent.tokens:,} tokens, {money_in_words(result.spent.usd if priced else None)}"
     console.print(Text(f"{result.attempts} attempts, {spent}. Ended by: {result.reason}."))
     if result.final is not None:
         show_final(result.final, _name(result.final.node_id))
@@ -290,10 +290,10 @@ def show_estimate(estimates: Sequence[Estimate], attempts: int, limit_usd: float
     for row in estimates:
         usage = row.usage
         tokens_in, tokens_out = f"{usage.input_tokens:,}", f"{usage.output_tokens:,}"
-        table.add_row(row.role, describe(row.model), str(row.calls), tokens_in, tokens_out, _money(row.usd))
+        table.add_row(row.role, describe(row.model), str(row.calls), tokens_in, tokens_out, money_in_words(row.usd))
     console.print(table)
     prices = [row.usd for row in estimates if row.usd is not None]
-    money = _money(sum(prices) if len(prices) == len(estimates) else None)
+    money = money_in_words(sum(prices) if len(prices) == len(estimates) else None)
     tokens = sum(row.usage.total for row in estimates)
     calls = sum(row.calls for row in estimates)
     console.print(Text(f"{attempts} attempts: about {calls} calls, {tokens:,} tokens, {money}."))
@@ -377,8 +377,9 @@ def _ms(value: float | None) -> str:
     return "" if value is None else f"{value:.3f} ms"
 
 
-def _money(usd: float | None) -> str:
-    return "price not known" if usd is None else f"${usd:.2f}"
+def money_in_words(usd: float | None) -> str:
+    """US dollars, if the prices are known."""
+    return "price not known" if usd is None else f"${usd:,.2f}"
 
 
 def _title(text: str) -> Group:
