@@ -33,7 +33,12 @@ def commit() -> str:
     return told or subprocess.run(asked, cwd=ROOT, capture_output=True, text=True).stdout.strip() or "unknown"
 
 
-def facts(device: str = platform.platform()) -> dict[str, Any]:
+def host() -> str:
+    """System and processor. The release of its kernel says nothing about what was measured."""
+    return f"{platform.system()} {platform.machine()}"
+
+
+def facts(device: str = host()) -> dict[str, Any]:
     """When, from which state of the code and on what."""
     return {
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
