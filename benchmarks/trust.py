@@ -5,8 +5,9 @@
     python benchmarks/trust.py --target cuda --part kernelbench --kernelbench PATH     before KernelBench's evaluator
 
 Every exploit of tests/adversarial is judged as a user's kernel would be; one that is accepted has to take the time of
-what it computes. Results are kept after each candidate, so that a run that was cut short goes on where it was. The exit
-code is 1 when an exploit was not harmless or an honest kernel did not pass.
+what it computes. Results are kept after each candidate, so that a run that was cut short goes on where it was; the
+committed ones are complete, and --fresh judges everything anew. The exit code is 1 when an exploit was not harmless or
+an honest kernel did not pass.
 """
 
 from __future__ import annotations
@@ -18,7 +19,6 @@ import hashlib
 import json
 import math
 import os
-import platform
 import sys
 import time
 from collections import Counter
@@ -30,7 +30,7 @@ from typing import Any
 ROOT = Path(__file__).parents[1]
 sys.path[:0] = [str(ROOT / "src"), str(ROOT / "tests")]
 
-from record import commit, result_file  # noqa: E402
+from record import commit, host, result_file  # noqa: E402
 
 from adversarial import honest, honest_gpu, kernelbench, zoo  # noqa: E402
 from adversarial.processes import ROOT as IS_ROOT  # noqa: E402
@@ -57,7 +57,8 @@ class Record:
     """The result file, written after everything that is found out."""
 
     def __init__(self, path: Path, fresh: bool) -> None:
-        self._path = path
+        self.path = path
+        self.judged: Counter[str] = Counter()  # by part, in this call
         self.data: Results = {} if fresh or not path.exists() else json.loads(path.read_text())
 
     def missing(self, part: str, name: str, source: str) -> bool:
@@ -68,12 +69,13 @@ class Record:
 
     def keep(self, part: str, name: str, source: str, found: Results) -> None:
         self.data.setdefault(part, {})[name] = {"source": _hash(source), "commit": commit(), **found}
+        self.judged[part] += 1
         self.save()
 
     def save(self) -> None:
         self.data |= {"date": datetime.now(UTC).isoformat(timespec="seconds"), "commit": commit()}
-        self.data["machine"] = f"{platform.machine()}, {len(os.sched_getaffinity(0))} cores, Linux {platform.release()}"
-        self._path.write_text(json.dumps(self.data, indent=1, sort_keys=True) + "\n")
+        self.data["machine"] = f"{host()}, {len(os.sched_getaffinity(0))} cores"
+        self.path.write_text(json.dumps(self.data, indent=1, sort_keys=True) + "\n")
 
 
 class Judge:
@@ -228,6 +230,18 @@ def table(data: Results) -> Iterator[str]:
         yield from (f"           not correct there without cheating: {name}" for name in unsaid)
 
 
+def origins(record: Record) -> Iterator[str]:
+    """What of the table this call has found out: it may be the file of a clone, in which nothing is missing."""
+    taken_over = 0
+    for part in ("exploits", "honest", "kernelbench"):
+        if found := len(record.data.get(part, {})):
+            judged = record.judged[part]
+            taken_over += found - judged
+            yield f"{part}: {judged} judged by this call, {found - judged} taken over from {record.path}"
+    if taken_over:
+        yield "what was taken over an earlier call has judged; --fresh judges everything anew"
+
+
 def holds(data: Results) -> bool:
     """Whether no exploit got anywhere, no honest kernel was suspected and nothing was left open."""
     harmless = all(found["verdict"] in HARMLESS for found in data.get("exploits", {}).values())
@@ -268,8 +282,8 @@ def main() -> int:
         if not options.kernelbench:
             parser.error("the part kernelbench needs --kernelbench, a checkout")
         finished = kernelbench.run(options.kernelbench, options.target, record, until) and finished
-    print(*table(record.data), sep="\n")
-    print("everything was tried" if finished else "time is over; run it again to go on")
+    print(*table(record.data), *origins(record), sep="\n")
+    print("all that was asked for is there" if finished else "time is over; run it again to go on")
     return 0 if holds(record.data) else 1
 
 

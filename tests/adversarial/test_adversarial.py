@@ -53,19 +53,32 @@ def test_the_exploit_gets_what_it_deserves(judge, name, alone):
     assert exploit.as_expected(report), (report.outcome, report.rule, report.log, zoo.true_share(report))
 
 
-def test_the_benchmark_tells_what_came_of_each(judge, tmp_path):
-    if judge(HONEST[QUICK_HONEST[0]].request(Target.CPU)).sandbox == Level.WEAK:
-        pytest.skip("the benchmark wants candidates locked in as users get it")
+def run_benchmark(results: Path) -> subprocess.CompletedProcess[str]:
     names = [*QUICK, *QUICK_HONEST]
     command = [sys.executable, "benchmarks/trust.py", "--part", "exploits", "--part", "honest", "--only", *names]
-    environment = os.environ | {"STARK_RESULTS": str(tmp_path)}
-    ended = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True)
-    found = json.loads((tmp_path / "trust-cpu.json").read_text())
+    environment = os.environ | {"STARK_RESULTS": str(results)}
+    return subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True)
+
+
+def test_the_benchmark_tells_what_came_of_each_and_what_it_took_over(judge, tmp_path):
+    if judge(HONEST[QUICK_HONEST[0]].request(Target.CPU)).sandbox == Level.WEAK:
+        pytest.skip("the benchmark wants candidates locked in as users get it")
+    ended = run_benchmark(tmp_path)
+    written = (tmp_path / "trust-cpu.json").read_bytes()
+    found = json.loads(written)
     assert ended.returncode == 0, ended.stdout + ended.stderr
     assert "tried    4   rejected 2   accepted at its true time 2   fooled 0" in ended.stdout
     assert "tried    2   rejected 0   flagged 0" in ended.stdout
     assert sorted(found["exploits"]) == sorted(QUICK)
     assert len(found["exploits"]["public_seed"]["share"]) == 3
+    assert "exploits: 4 judged by this call, 0 taken over" in ended.stdout
+    assert "--fresh" not in ended.stdout
+    again = run_benchmark(tmp_path)
+    assert again.returncode == 0, again.stdout + again.stderr
+    assert "exploits: 0 judged by this call, 4 taken over" in again.stdout
+    assert "honest: 0 judged by this call, 2 taken over" in again.stdout
+    assert "--fresh judges everything anew" in again.stdout
+    assert (tmp_path / "trust-cpu.json").read_bytes() == written  # it keeps the date and commit of what was judged
 
 
 @pytest.mark.parametrize("name", sorted(HONEST)[::12])
