@@ -59,7 +59,8 @@ def check_contract(source: str, path: Path) -> None:
     top = {node.name: node for node in ast.parse(source).body if isinstance(node, ast.ClassDef | ast.FunctionDef)}
     model = top.get("Model")
     if not isinstance(model, ast.ClassDef):
-        raise TaskError(f"{path} defines no class Model.", CONTRACT)
+        swapped = " It defines ModelNew, as a kernel does; the task file comes first." if "ModelNew" in top else ""
+        raise TaskError(f"{path} defines no class Model.{swapped}", CONTRACT)
     if not any(isinstance(item, ast.FunctionDef) and item.name == "forward" for item in model.body):
         raise TaskError(f"Model in {path} has no method forward.", CONTRACT)
     for name in ("get_inputs", "get_init_inputs"):
@@ -71,11 +72,11 @@ def check_contract(source: str, path: Path) -> None:
 
 
 def load_candidate(path: Path) -> str:
-    """Read a file that defines ``ModelNew``, to start a run from."""
+    """Read a file that defines ``ModelNew``, to start a run from or to be judged."""
     source = read_source(path)
     classes = {node.name for node in ast.parse(source).body if isinstance(node, ast.ClassDef)}
     if "ModelNew" not in classes:
-        raise TaskError(f"{path} defines no class ModelNew.", "A kernel file to start from defines ModelNew.")
+        raise TaskError(f"{path} defines no class ModelNew.", "A kernel file defines ModelNew.")
     return source
 
 

@@ -256,6 +256,13 @@ def test_a_file_that_is_no_task_is_refused(tmp_path, name):
     refused(tmp_path, sentence, 2, "optimize", path, *OPTIONS)
 
 
+def test_a_kernel_in_the_place_of_the_task_is_told_as_that(task, tmp_path):
+    kernel = tmp_path / "kernel.py"
+    kernel.write_text(TASK.replace("Model", "ModelNew"))
+    refused(tmp_path, "It defines ModelNew, as a kernel does; the task file comes first.", 2, "judge", kernel, task)
+    refused(tmp_path, "A kernel file defines ModelNew.", 2, "judge", task, task)
+
+
 def refused(tmp_path: Path, sentence: str, code: int, *words: object, **extra: str) -> None:
     folder = tmp_path / "never"
     more = ["--run", folder] if words[0] == "optimize" and "--run" not in words else []
@@ -271,7 +278,7 @@ BAD_WORDS = {
     "unknown provider": (["--model", "opnai:gpt-5", *EVALUATOR], 2, "Did you mean 'openai'"),
     "unknown model class": (["--model", "pretend:Nobody", *EVALUATOR], 2, "cannot be loaded"),
     "no model for two roles": (["--plan-model", "pretend:PretendModel", *EVALUATOR], 2, "no chat model"),
-    "missing key": (["--model", "anthropic:claude-sonnet-4-5", *EVALUATOR], 2, "ANTHROPIC_API_KEY"),
+    "missing key": (["--model", "anthropic:claude-sonnet-4-6", *EVALUATOR], 2, "ANTHROPIC_API_KEY"),
     "price unknown": (["--model", "pretend:UnpricedModel", *EVALUATOR], 2, "Limit its tokens instead"),
     "unknown setting": ([*OPTIONS, "--set", "serch.epsilon=1"], 2, "Did you mean search.epsilon"),
     "unknown method": ([*OPTIONS, "--method", "starkk"], 2, "Did you mean 'stark'"),

@@ -93,7 +93,8 @@ def test_a_fault_of_the_machinery_is_retried_and_then_told(tmp_path, monkeypatch
     starts = pretend_worker(tmp_path, monkeypatch, "echo 'the disk is full' >&2; exit 3")
     with pytest.raises(EvaluatorError, match=r"no fault of the candidate: .*the disk is full") as told:
         asyncio.run(evaluate(open_evaluator(EvaluationSettings(allow_weak_sandbox=True, retries=2)), REFERENCE))
-    assert "resume" in str(told.value)
+    assert "give the command again, or `stark resume` where a run had begun" in told.value.next_step
+    assert "`stark doctor`" in told.value.next_step
     assert starts() >= 4  # two parents, and a new one for each retry
 
 

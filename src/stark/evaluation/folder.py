@@ -20,7 +20,7 @@ from types import TracebackType
 from typing import IO, Self, TypeVar
 
 from stark.errors import EvaluatorError, UsageError
-from stark.evaluation.telling import Teller
+from stark.evaluation.telling import AGAIN, Teller
 from stark.settings import EvaluationSettings
 from stark_worker.faults import fault_of
 from stark_worker.folder import ANSWERS, ASKED, PARTS, WAY, lock, write_whole
@@ -107,7 +107,7 @@ class FolderEvaluator:
             if time.monotonic() - alive > self._patience_s:
                 raise EvaluatorError(
                     f"No worker has served {self._folder} for {self._patience_s:.0f} s.",
-                    f"Start one with: python -m stark_worker serve {self._folder} and resume the run.",
+                    f"Start one with: python -m stark_worker serve {self._folder}; then {AGAIN}.",
                 )
             await asyncio.sleep(POLL_S)
         return path.read_text(encoding="utf-8")

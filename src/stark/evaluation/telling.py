@@ -9,6 +9,8 @@ from stark_worker.blame import Judge, judge_patiently
 from stark_worker.faults import MachineryFault, RefereeSilent, SandboxTooWeak, TaskFault
 from stark_worker.protocol import EvalReport, EvalRequest, ProtocolError
 
+AGAIN = "give the command again, or `stark resume` where a run had begun"  # which only the command knows
+
 
 @dataclass(frozen=True)
 class Teller:
@@ -42,5 +44,5 @@ class Teller:
     def no_fault_of_the_candidate(self, fault: Exception) -> EvaluatorError:
         return EvaluatorError(
             f"{self.machine} could not evaluate, which is no fault of the candidate: {fault}",
-            "Put that right and resume the run.",
+            f"Put that right and {AGAIN}. `{self.doctor}` tries everything that is needed.",
         )

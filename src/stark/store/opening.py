@@ -58,7 +58,7 @@ def _open_to_read(folder: Path) -> SqliteStore:
         if version < known:
             raise StoreError(
                 f"{folder / FILE_NAME} has version {version}, and this STARK reads version {known}.",
-                "Resume the run once, which brings the file up to date.",
+                "Resume the run once, or a benchmark by its `stark bench` command, which brings the file up to date.",
             )
         undo.pop_all()
     return SqliteStore(folder, db, lock=None)
