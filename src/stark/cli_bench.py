@@ -12,7 +12,6 @@ from stark.cli_options import (
     AllowWeakSandbox,
     ApiKeyEnv,
     Assignments,
-    Attempts,
     BaseUrl,
     EvaluatorName,
     ModelName,
@@ -20,8 +19,6 @@ from stark.cli_options import (
     ScoreName,
     SettingsFile,
     TargetName,
-    Tokens,
-    Usd,
     given,
     judging,
     limits,
@@ -42,6 +39,9 @@ Only = Annotated[
     list[str] | None, typer.Option("--only", help="level1, level1/26, level1/1-10 or '*Softmax*'; may be repeated.")
 ]
 StoreFolder = Annotated[Path, typer.Option("--store", metavar="DIR", help="Where everything is kept.")]
+AttemptsPerRun = Annotated[int | None, typer.Option("--attempts", help="How many attempts per run.")]
+TokensPerRun = Annotated[int | None, typer.Option("--tokens", help="Most tokens to spend per run.")]
+UsdPerRun = Annotated[float | None, typer.Option("--usd", help="Most US dollars to spend per run.")]
 
 
 def bench(
@@ -71,9 +71,9 @@ def bench(
     model: ModelName = None,
     base_url: BaseUrl = None,
     api_key_env: ApiKeyEnv = None,
-    attempts: Attempts = None,
-    tokens: Tokens = None,
-    usd: Usd = None,
+    attempts: AttemptsPerRun = None,
+    tokens: TokensPerRun = None,
+    usd: UsdPerRun = None,
     evaluator: EvaluatorName = None,
     allow_weak_sandbox: AllowWeakSandbox = None,
     config: SettingsFile = None,

@@ -18,6 +18,10 @@ RunName = Annotated[
 ]
 SettingsFile = Annotated[Path | None, typer.Option("--config", metavar="FILE", help="Settings in TOML; see configs/.")]
 Assignments = Annotated[list[str] | None, typer.Option("--set", metavar="A.B=C", help="Any setting; may be repeated.")]
+Changes = Annotated[
+    list[str] | None,
+    typer.Option("--set", metavar="A.B=C", help="A setting of budget or roles, or jobs; may be repeated."),
+]
 MethodName = Annotated[str | None, typer.Option("--method", help="stark, search-agent, ma-only, sampling, reflexion.")]
 ModelName = Annotated[str | None, typer.Option("--model", help="Chat model of all roles, such as openai:gpt-5.")]
 BaseUrl = Annotated[str | None, typer.Option("--base-url", help="Address of an OpenAI-compatible server.")]
