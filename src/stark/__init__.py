@@ -1,7 +1,7 @@
 """STARK: a team of agents that makes PyTorch models faster with custom kernels.
 
 import stark
-result = stark.optimize("task.py", roles={"model": "anthropic:claude-sonnet-4-5"})
+result = stark.optimize("task.py", roles={"model": "anthropic:claude-sonnet-4-6"})
 print(result.speedup, result.source)
 """
 
