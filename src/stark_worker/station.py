@@ -83,7 +83,7 @@ class Station:
         while not self._lanes.empty():
             await self._lanes.get_nowait().close()
         await asyncio.gather(self._trusted.close(), self._untrusted.close())
-        self._folder.cleanup()
+        await asyncio.to_thread(self._folder.cleanup)
 
     async def device(self) -> DeviceFacts:
         """What kernels run on, asked once."""
