@@ -168,6 +168,56 @@ def test_a_referee_that_never_answers_is_the_candidates_doing_but_not_the_refere
     assert "No answer within 1 s" in report.log
 
 
+HURRIED = (
+    "import sys; from stark_worker import __main__, folder; folder.AGAIN_S, folder.LASTING_S = 0.2, 3.0; "
+    "sys.exit(__main__.main(sys.argv[1:]))"
+)
+
+
+def block(path: Path) -> None:
+    """Have every write of this file fail, also for root."""
+    path.unlink(missing_ok=True)
+    (path / "in the way").mkdir(parents=True)
+
+
+def unblock(path: Path) -> None:
+    (path / "in the way").rmdir()
+    path.rmdir()
+
+
+def test_a_folder_that_cannot_be_written_for_a_moment_is_waited_for(tmp_path, capfd):
+    heartbeat = tmp_path / "heartbeat"
+    with serving(tmp_path, ("-c", HURRIED)) as worker:
+        wait_for(heartbeat.exists)
+        block(heartbeat)
+        told = ""
+
+        def warned() -> bool:
+            nonlocal told
+            told += capfd.readouterr().err
+            return "is tried again" in told
+
+        wait_for(warned)
+        unblock(heartbeat)
+        (report,) = evaluate(tmp_path, RIGHT)
+        assert heartbeat.exists()
+    assert report.outcome is Outcome.OK
+    assert worker.returncode == 0
+    assert f"ends because {tmp_path / 'stop'} is there" in capfd.readouterr().err  # nobody wonders why it ended
+
+
+def test_a_folder_that_stays_unwritable_ends_the_worker_with_one_sentence(tmp_path, capfd):
+    with serving(tmp_path, ("-c", HURRIED)) as worker:
+        wait_for((tmp_path / "heartbeat").exists)
+        block(tmp_path / "heartbeat")
+        assert worker.wait(30) == 3
+    told = capfd.readouterr().err
+    assert "Traceback" not in told
+    assert told.splitlines()[-1].startswith(f"worker: {tmp_path} cannot be used: ")
+    assert "start the worker again" in told
+    assert not list(tmp_path.glob(".heartbeat*")), "no drafts are left"
+
+
 HOST = """
 import asyncio, sys
 from stark.evaluation.folder import FolderEvaluator
