@@ -95,6 +95,11 @@ class Station:
 
     async def judge(self, request: EvalRequest) -> EvalReport:
         """One report. What is no fault of the candidate's is raised."""
+        if request.target.device_kind != self._target.device_kind:
+            raise MachineryFault(
+                f"This worker serves the target {self._target} and was asked for {request.target}, which runs on "
+                f"another kind of device. Start it with --target {request.target}, or ask for {self._target}."
+            )
         if not self._beside:
             async with self._lane() as lane:
                 return await self._built(request) or await lane.judge(request)

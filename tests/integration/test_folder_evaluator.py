@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -17,7 +18,7 @@ from stark.errors import EvaluatorError, TaskError, UsageError
 from stark.evaluation.folder import FolderEvaluator
 from stark.settings import EvaluationSettings
 from stark_worker.folder import KEPT_S, PARTS
-from stark_worker.protocol import EvalRequest, Limits, Outcome
+from stark_worker.protocol import EvalRequest, Limits, Outcome, Target, to_json
 from stationed import SOURCES, below, serving
 
 TASK = """\
@@ -117,6 +118,33 @@ def test_what_nobody_fetched_for_long_goes_when_a_worker_starts(tmp_path):
     with serving(tmp_path):
         wait_for((tmp_path / "heartbeat").exists)
     assert [path.name for path in left_in(tmp_path)] == ["new.json", "new.json"]
+
+
+def test_a_worker_of_another_kind_is_told_at_once(tmp_path):
+    async def ask():
+        async with evaluator(tmp_path, target=Target.CUDA, retries=0) as judge:
+            with pytest.raises(EvaluatorError, match=f"serve {tmp_path} --target cuda"):
+                await judge.device()
+            with pytest.raises(EvaluatorError, match="serves the target cpu and was asked for cuda"):
+                await judge.evaluate(EvalRequest(TASK, RIGHT, target=Target.CUDA))
+
+    with serving(tmp_path):
+        asyncio.run(asyncio.wait_for(ask(), 60))
+    assert left_in(tmp_path) == []
+
+
+def test_reports_of_different_devices_are_not_taken_for_those_of_one(tmp_path):
+    async def ask():
+        async with evaluator(tmp_path) as judge:
+            here = await judge.device()
+            (tmp_path / "device.json").write_text(to_json(replace(here, name="another one")))
+            assert (await judge.evaluate(EvalRequest(TASK, RIGHT))).outcome is Outcome.OK  # as it was when first asked
+        async with evaluator(tmp_path) as judge:
+            with pytest.raises(EvaluatorError, match=f"another one .*{re.escape(here.name)}.*cannot be compared"):
+                await judge.evaluate(EvalRequest(TASK, RIGHT))
+
+    with serving(tmp_path):
+        asyncio.run(ask())
 
 
 SLEEPING = RIGHT + "\nimport subprocess\nsubprocess.run(['sleep', '6420.25'])\n"
