@@ -36,6 +36,8 @@ DEVICE_S = 120.0
 # first process can use the GPU. torch.compile would compile in others that ask for the GPU; so it does it by itself.
 WITHOUT_PROCESSES = {"TORCHINDUCTOR_COMPILE_THREADS": "1"}
 
+SHOW_THEM = "Unset it, or name the GPUs to use, as in CUDA_VISIBLE_DEVICES=0."
+
 log = logging.getLogger(__name__)
 
 
@@ -47,6 +49,13 @@ def devices(target: Target) -> list[str]:
     # CUDA counts what is there: a container that was given the third GPU alone has /dev/nvidia2, and it is number 0.
     present = [str(number) for number, _ in enumerate(Path("/dev").glob("nvidia[0-9]*"))]
     return sorted(name for name in (visible.split(",") if visible else present) if name) or ["0"]
+
+
+def hidden(target: Target) -> str | None:
+    """Why no GPU can be used whatever the machine has; None where one may be."""
+    if target is Target.CPU or os.environ.get("CUDA_VISIBLE_DEVICES") != "":
+        return None
+    return f"The target {target} needs a GPU, and CUDA_VISIBLE_DEVICES is set to nothing, which hides all of them."
 
 
 class Station:
@@ -61,6 +70,8 @@ class Station:
         self._asking = asyncio.Lock()
 
     async def __aenter__(self) -> Self:
+        if why := hidden(self._target):
+            raise MachineryFault(f"{why} {SHOW_THEM}")
         hide_memory()  # this process may hold keys, and a candidate may be the same user
         self._folder = tempfile.TemporaryDirectory(prefix="stark-", ignore_cleanup_errors=True)
         folder = Path(self._folder.name)

@@ -26,6 +26,7 @@ PACKAGES = str(Path(__file__).resolve().parent.parent)  # a folder, or the file 
 INHERITED = (
     *("PATH", "LANG", "LC_ALL", "TZ", "CC", "CXX", "LD_LIBRARY_PATH", "LIBRARY_PATH", "CPATH"),
     *("CUDA_HOME", "CUDA_PATH", "TORCH_CUDA_ARCH_LIST"),
+    "CUDA_DEVICE_ORDER",  # by which the numbers in CUDA_VISIBLE_DEVICES count
 )
 # glibc keeps what is freed, up to blocks of 32 MB, which it always returns. Left to itself it gives memory back after
 # some calls and not after others, by the history of the process: the same operators then take three times as long in
