@@ -225,7 +225,7 @@ def pack_worker(file: Annotated[Path, typer.Argument(metavar="FILE.pyz", help="T
     from stark.view import exports
 
     exports.write_worker(file)
-    terminal.say(f"Copy {file} to the machine and run there: python {file.name} serve FOLDER")
+    terminal.say(f"Copy {file} to the machine and run there: python {file.name} serve FOLDER --target cpu|cuda|triton")
 
 
 @app.command()

@@ -106,5 +106,7 @@ def _served(settings: EvaluationSettings) -> Finding:
     if settings.folder is None:
         return Finding("worker", State.MISSING, "no folder is named", "Name one with --set evaluation.folder=DIR.")
     if not (folder / "device.json").exists():
-        return Finding("worker", State.MISSING, f"nobody has served {folder}", f"python -m stark_worker serve {folder}")
-    return Finding("worker", State.OK, f"{folder} was served; try that machine with python -m stark_worker doctor")
+        fix = f"python -m stark_worker serve {folder} --target {settings.target}"
+        return Finding("worker", State.MISSING, f"nobody has served {folder}", fix)
+    trying = f"python -m stark_worker doctor --target {settings.target}"
+    return Finding("worker", State.OK, f"{folder} was served; try that machine with {trying}")

@@ -19,9 +19,8 @@ from stark_worker.channel import ChannelClosed
 from stark_worker.folders import LIBRARY_FOLDER, READY_HEADER, READY_MADE, SOURCE_FILE
 from stark_worker.logs import cut
 from stark_worker.protocol import EvalReport, EvalRequest, Outcome
+from stark_worker.sandbox import too_slow
 from stark_worker.wards import Nursery, Ward, threads
-
-TOO_SLOW = "The candidate did not finish building in time."
 
 ASKED_AGAIN = 2
 _KEY = re.compile(r"[0-9a-f]{32}")
@@ -51,7 +50,8 @@ class Builds:
                 async with asyncio.timeout(request.limits.build_s):
                     return await self._read(request, checks)
             except TimeoutError:
-                return EvalReport(Outcome.TIMEOUT, log=TOO_SLOW, checks=checks, built=False)
+                late = too_slow("loaded", request.limits)
+                return EvalReport(Outcome.TIMEOUT, log=late, checks=checks, built=False)
 
     async def _read(self, request: EvalRequest, checks: dict[str, str]) -> EvalReport | None:
         """``checks`` is told how far the reader is locked in, before anything of the candidate's is there."""

@@ -6,12 +6,12 @@
     FOLDER/working/ID.json       the same while a worker is on it; locked by that worker
     FOLDER/answers/ID.json       {"report": ...}, or {"fault": a kind of ``faults``, "message": ...}
     FOLDER/asked/ID.json         locked by the host that waits for the answer
-    FOLDER/stop                  tells every worker to end
+    FOLDER/stop                  tells every worker to end, also those that start while it is there
 
 Either side may be restarted at any time. A request whose worker died is taken up by the next one. Each asking has a
 name of its own, so that hosts which ask the same do not take each other's answer; one whose host died is taken up by
 the next that asks the same. An answer that nobody fetches goes when a worker starts weeks later. Several workers and
-several hosts may use one folder. No torch here.
+several hosts may use one folder. A full disk or a share that is away is waited for, but not for long. No torch here.
 """
 
 from __future__ import annotations
@@ -20,12 +20,13 @@ import asyncio
 import contextlib
 import fcntl
 import json
+import logging
 import os
 import secrets
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import IO
+from typing import IO, TypeVar
 
 from stark_worker.faults import MachineryFault, TaskFault
 from stark_worker.protocol import EvalRequest, ProtocolError, from_json, to_json
@@ -38,13 +39,23 @@ ASKED, ANSWERS = "asked", "answers"
 WAY = ("requests", "working", ANSWERS)  # of a request, in this order
 PARTS = (*WAY, ASKED)
 KEPT_S = 30 * 86_400.0  # how long an answer waits for its host
+AGAIN_S, LASTING_S = 5.0, 120.0  # a folder that cannot be used is tried again that often, and given up after that long
+
+log = logging.getLogger(__name__)
+
+Done = TypeVar("Done")
 
 
 def write_whole(path: Path, text: str) -> None:
     """Put a file where it can be seen only when it is complete."""
     draft = path.with_name(f".{path.name}.{os.getpid()}-{secrets.token_hex(4)}")  # machines may share a folder
-    draft.write_text(text, encoding="utf-8")
-    draft.replace(path)
+    try:
+        draft.write_text(text, encoding="utf-8")
+        draft.replace(path)
+    except OSError:
+        with contextlib.suppress(OSError):  # a full disk has no room for drafts that nobody finishes
+            draft.unlink(missing_ok=True)
+        raise
 
 
 def lock(path: Path) -> IO[str] | None:
@@ -67,22 +78,53 @@ def _open(path: Path) -> IO[str]:
 
 
 async def serve(folder: Path, station: Station) -> None:
-    """Work off requests until FOLDER/stop appears or the process is ended, as many at once as the station has room."""
+    """Work off requests until FOLDER/stop appears or the process is ended, as many at once as the station has room.
+
+    A folder that cannot be used for long is a ``MachineryFault``.
+    """
     for part in PARTS:
         (folder / part).mkdir(parents=True, exist_ok=True)
     _tidy(folder)
     write_whole(folder / "device.json", to_json(await station.device()))
+    try:
+        await _work_off(folder, station)
+    except ExceptionGroup as failed:
+        if (faults := failed.subgroup(MachineryFault)) is None:
+            raise
+        raise faults.exceptions[0] from failed  # the folder fails everybody alike: one says it
+    stop = folder / "stop"
+    log.warning("The worker ends because %s is there. Delete that before a worker is to serve the folder again.", stop)
+
+
+async def _work_off(folder: Path, station: Station) -> None:
     async with asyncio.TaskGroup() as group:
         beating = group.create_task(_beat(folder))
         under_way: set[asyncio.Task[None]] = set()
-        while not (folder / "stop").exists():
-            if len(under_way) < station.slots and (claimed := _claim(folder)):
+        while not await _insist(folder, (folder / "stop").exists):
+            room = len(under_way) < station.slots
+            if room and (claimed := await _insist(folder, lambda: _claim(folder))):
                 under_way.add(group.create_task(_work(folder, claimed, station)))
             else:
                 await asyncio.sleep(POLL_S)
             under_way = {task for task in under_way if not task.done()}
         await asyncio.gather(*under_way)
         beating.cancel()
+
+
+async def _insist(folder: Path, act: Callable[[], Done]) -> Done:
+    """Do something in the folder, again and again while that fails: disks are tidied up and shares come back."""
+    began = time.monotonic()
+    while True:
+        try:
+            return act()
+        except OSError as error:
+            if time.monotonic() - began > LASTING_S:
+                raise MachineryFault(
+                    f"{folder} cannot be used: {error}. It was tried for {LASTING_S:.0f} s. Make room there or bring "
+                    "the folder back, and start the worker again; requests that have no answer yet are taken up then."
+                ) from error
+            log.warning("%s cannot be used now and is tried again: %s", folder, error)
+            await asyncio.sleep(AGAIN_S)
 
 
 def _tidy(folder: Path) -> None:
@@ -96,7 +138,7 @@ def _tidy(folder: Path) -> None:
 
 async def _beat(folder: Path) -> None:
     while True:
-        write_whole(folder / "heartbeat", str(time.time()))
+        await _insist(folder, lambda: write_whole(folder / "heartbeat", str(time.time())))
         await asyncio.sleep(HEARTBEAT_S)
 
 
@@ -120,9 +162,9 @@ def _waiting(folder: Path) -> Iterator[Path]:
 async def _work(folder: Path, claimed: IO[str], station: Station) -> None:
     with claimed:
         request = Path(claimed.name)
-        answer = await _judge(claimed.read(), station)
-        write_whole(folder / ANSWERS / request.name, json.dumps(answer))
-        request.unlink()
+        answer = json.dumps(await _judge(await _insist(folder, claimed.read), station))
+        await _insist(folder, lambda: write_whole(folder / ANSWERS / request.name, answer))
+        await _insist(folder, lambda: request.unlink(missing_ok=True))
 
 
 async def _judge(text: str, station: Station) -> dict[str, object]:

@@ -61,13 +61,25 @@ class Lane:
             yield
 
     async def judge(self, request: EvalRequest) -> EvalReport:
-        """One trial. A referee whose trial was cut short is not used again."""
+        """One trial. What is left of it has ended when this returns, and is removed afterwards."""
+        if self.name == "cpu":  # which would have less time for whoever is timed
+            await self._untrusted.remains.gone()
+        seats: list[Seat] = []
+        try:
+            return await self._judged(request, seats)
+        finally:
+            for seat in seats:
+                seat.remove()
+            await asyncio.gather(*(asyncio.shield(seat.end()) for seat in seats))
+
+    async def _judged(self, request: EvalRequest, seats: list[Seat]) -> EvalReport:
+        """A referee whose trial was cut short is not used again."""
         key = _bench(request)
         referee = None if request.stranger else self._referees.pop(key, None) or self._take_spare()
         referee = referee or self._new_referee()
         async with contextlib.AsyncExitStack() as unless_it_answers:
             unless_it_answers.push_async_callback(referee.close)
-            report = await self._trial(referee, request)
+            report = await self._trial(referee, request, seats)
             if self._not_alone:
                 report = replace(report, checks=report.checks | {"exclusive": f"not known: {self._not_alone}"})
             if request.stranger:  # whoever loaded that is trusted with nothing else
@@ -84,7 +96,7 @@ class Lane:
         if spare := self._take_spare():
             await spare.close()
         if self._spare_seat is not None:
-            self._spare_seat.close()
+            self._spare_seat.remove()
             self._spare_seat = None
         while self._referees:
             await self._referees.popitem()[1].close()
@@ -105,11 +117,11 @@ class Lane:
         folder = Path(tempfile.mkdtemp(prefix="referee-", dir=self._folder))
         return Ward(self._trusted, "referee", folder, self.environment)
 
-    async def _trial(self, referee: Ward, request: EvalRequest) -> EvalReport:
+    async def _trial(self, referee: Ward, request: EvalRequest, seats: list[Seat]) -> EvalReport:
+        """The seats it takes are the caller's to remove."""
         sides, shapes = 1 if request.rival_source is None else 2, SHAPES if request.labelled else 0
         deadline_s = sides * (request.limits.build_s + request.limits.run_s) + shapes * 2 * SHAPE_S + SLACK_S
         (referee.folder / REQUEST_FILE).write_text(to_json(request), encoding="utf-8")
-        seats: list[Seat] = []
         try:
             for _ in range(sides + shapes):
                 seats.append(self._take_seat(waits=request.stranger))
@@ -127,7 +139,7 @@ class Lane:
             ) from None
         finally:
             for seat in seats:
-                seat.close()
+                seat.end()
         if said["did"] == "failed":
             raise fault_of(said.get("fault"), said.get("text"))
         return from_json(EvalReport, read_plainly(referee.folder / REPORT_FILE))
@@ -138,7 +150,7 @@ class Lane:
         seat, self._spare_seat = self._spare_seat, None
         if seat.is_alive():
             return seat
-        seat.close()
+        seat.remove()
         return self._new_seat()
 
     def _new_seat(self, waits: bool = False) -> Seat:
@@ -153,9 +165,12 @@ class Seat:
         self, nursery: Nursery, parent: Path, environment: Mapping[str, str], order: Mapping[str, Any]
     ) -> None:
         self.folder = Path(tempfile.mkdtemp(prefix="candidate-", dir=parent))
+        self._remains = nursery.remains
+        self._ending: asyncio.Task[None] | None = None
         self._held = contextlib.ExitStack()
         with contextlib.ExitStack() as unless_started, contextlib.ExitStack() as theirs:
-            unless_started.callback(self.close)
+            unless_started.callback(shutil.rmtree, self.folder, ignore_errors=True)
+            unless_started.callback(self._held.close)
             channel, their_channel = Channel.pair()
             self._held.callback(channel.close)
             theirs.callback(their_channel.close)
@@ -168,7 +183,6 @@ class Seat:
             self._lifeline = nursery.start(
                 "candidate", self.folder, [their_channel.fileno(), print_to, arena], environment
             )
-            self._held.callback(self._lifeline.close)
             unless_started.pop_all()
         self.ends = [channel.fileno(), self._lifeline.fileno(), output, arena]
 
@@ -179,13 +193,19 @@ class Seat:
         return not look.poll(0)
 
     def release(self) -> None:
-        """Keep none of the ends; a process whose ends nobody has is ended."""
+        """Keep none of the ends but the lifeline, by which we learn when nothing of the process is left."""
         self._held.close()
 
-    def close(self) -> None:
-        """Leave neither ends nor the folder."""
-        self.release()
-        shutil.rmtree(self.folder, ignore_errors=True)
+    def end(self) -> asyncio.Task[None]:
+        """End the process, also where a referee holds on to it; done when nothing of it is left but its folder."""
+        if self._ending is None:
+            self.release()
+            self._ending = self._remains.end(self._lifeline)
+        return self._ending
+
+    def remove(self) -> None:
+        """End it, and have its folder go afterwards."""
+        self._remains.remove(self.folder, self.end())
 
 
 def _bench(request: EvalRequest) -> str:

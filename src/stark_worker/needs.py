@@ -7,6 +7,7 @@ import ctypes
 import importlib
 import os
 import platform
+import shlex
 import shutil
 import subprocess
 import sys
@@ -21,7 +22,7 @@ from stark_worker.cache import default_cache
 from stark_worker.faults import MachineryFault, TaskFault
 from stark_worker.protocol import Build, EvalReport, EvalRequest, Target
 from stark_worker.sample import KERNELS, TASK
-from stark_worker.station import Station
+from stark_worker.station import SHOW_THEM, Station, hidden
 
 FREE_BYTES = 2 * 2**30
 TOOL_S = 120.0
@@ -95,9 +96,13 @@ def _disk(_: Target) -> str:
 
 
 def _compiler(_: Target) -> str:
-    tool = os.environ.get("CXX", "c++")
-    _compiled([tool, "-fopenmp"], "program.cpp", _PROGRAM, _SUM, "Install it, on Debian or Ubuntu: apt install g++")
-    return f"{shutil.which(tool)} compiles, and OpenMP works"
+    named = os.environ.get("CXX", "c++")
+    try:
+        words = shlex.split(named) or [named]  # as in "ccache g++"
+    except ValueError as error:
+        raise Lack(f"CXX is {named}: {error}", "Set it to a C++ compiler, or unset it.") from error
+    _compiled([*words, "-fopenmp"], "program.cpp", _PROGRAM, _SUM, "Install it, on Debian or Ubuntu: apt install g++")
+    return f"{shutil.which(words[0])} compiles, and OpenMP works"
 
 
 def _ninja(_: Target) -> str:
@@ -117,8 +122,10 @@ def _triton(_: Target) -> str:
     return f"triton {_imported('triton', 'Install it for this Python: pip install triton').__version__}"
 
 
-def _gpu(_: Target) -> str:
+def _gpu(target: Target) -> str:
     """By starting the driver and by a kernel: programs that list GPUs see those that nobody can use."""
+    if why := hidden(target):
+        raise Lack(why, SHOW_THEM)
     try:
         code = ctypes.CDLL("libcuda.so.1").cuInit(0)
     except OSError as error:

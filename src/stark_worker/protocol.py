@@ -47,6 +47,11 @@ class Target(enum.StrEnum):
     TRITON = "triton"
     CPU = "cpu"
 
+    @property
+    def device_kind(self) -> str:
+        """What ``DeviceFacts.kind`` is where its kernels run."""
+        return "cpu" if self is Target.CPU else "cuda"
+
 
 class Precision(enum.StrEnum):
     """The floating-point type of the task's inputs and weights."""

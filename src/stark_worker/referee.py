@@ -64,7 +64,8 @@ class Referee:
         try:
             if request.stranger:
                 self._confine(request, folders)
-            candidates = [Candidate(files[4 * n : 4 * n + 4], folder) for n, folder in enumerate(folders)]
+            ends = [files[4 * n : 4 * n + 4] for n, _ in enumerate(folders)]
+            candidates = [Candidate(*each, request.limits) for each in zip(ends, folders, strict=True)]
             report = self._judge(request, candidates, message["cache"])
         except (TaskFault, MachineryFault) as error:
             return {"did": "failed", "fault": error.kind, "text": str(error)}

@@ -14,12 +14,13 @@ from stark_worker.faults import MachineryFault
 from stark_worker.footprint import Footprint
 from stark_worker.logs import cut
 from stark_worker.processes import descendants, signal_all, stop_descendants
-from stark_worker.protocol import Outcome
+from stark_worker.protocol import Limits, Outcome
 from stark_worker.wards import let_go
 
 OUTPUT_BYTES = 64 * 1024
 START_S = 120.0
 DEATH_S = 2.0
+CALLED = ("launched", "done", "copied")  # what it says of a call
 NOT_STARTED = "The candidate's process did not start."
 
 
@@ -34,10 +35,12 @@ class Failure(Exception):
 class Candidate:
     """The untrusted process. Nothing it says is believed; all of it is bounded and checked for its form."""
 
-    def __init__(self, files: list[int], folder: Path) -> None:
-        """``files`` are our end of its channel, its lifeline, what it prints, and the file of the arena."""
+    def __init__(self, files: list[int], folder: Path, limits: Limits | None = None) -> None:
+        """``files`` are our end of its channel, its lifeline, what it prints, and the file of the arena; ``limits`` are
+        named where it exceeds them.
+        """
         channel, lifeline, output, self.arena = files
-        self.folder = folder
+        self.folder, self.limits = folder, limits or Limits()
         self._channel, self._lifeline = Channel.of(channel), Channel.of(lifeline)
         self._output = _Output(output)
         self._stopped: set[int] = set()
@@ -106,7 +109,7 @@ class Candidate:
         try:
             return self._next(did, within_s)
         except TimeoutError:
-            raise self._failure(Outcome.TIMEOUT, "The candidate did not finish in time.") from None
+            raise self._failure(Outcome.TIMEOUT, too_slow(did, self.limits)) from None
 
     def says_soon(self, did: str, within_s: float) -> bool:
         """Whether this message comes within some time; another one ends the evaluation, none does not."""
@@ -163,6 +166,16 @@ class Candidate:
         printed = self._output.text().strip()
         tail = f"\n--- the candidate's own output ---\n{cut(printed, 1_000)}" if printed else ""
         return Failure(outcome, cut(log) + tail, rule)
+
+
+def too_slow(did: str, limits: Limits) -> str:
+    """What is said of a candidate that was to say this, with the deadline it missed as its setting is called."""
+    late = "The candidate did not finish in time"
+    if did == "loaded":
+        return f"{late}: it has {limits.build_s:g} s to be compiled and loaded (evaluation.build_s)."
+    if did in CALLED:
+        return f"{late}: all its calls together have {limits.run_s:g} s (evaluation.run_s)."
+    return f"{late}."
 
 
 class _Output(threading.Thread):

@@ -53,6 +53,7 @@ def try_other_shapes(
     found = {}
     for candidate, other in zip(candidates, _accepted(reference), strict=False):
         shape = ", ".join("x".join(map(str, tensor.shape)) for tensor in other.first.inputs)
+        candidate.limits = limits
         found[shape] = _tried(replace(request, limits=limits), candidate, other, cache)
     return found
 

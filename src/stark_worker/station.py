@@ -36,6 +36,8 @@ DEVICE_S = 120.0
 # first process can use the GPU. torch.compile would compile in others that ask for the GPU; so it does it by itself.
 WITHOUT_PROCESSES = {"TORCHINDUCTOR_COMPILE_THREADS": "1"}
 
+SHOW_THEM = "Unset it, or name the GPUs to use, as in CUDA_VISIBLE_DEVICES=0."
+
 log = logging.getLogger(__name__)
 
 
@@ -47,6 +49,13 @@ def devices(target: Target) -> list[str]:
     # CUDA counts what is there: a container that was given the third GPU alone has /dev/nvidia2, and it is number 0.
     present = [str(number) for number, _ in enumerate(Path("/dev").glob("nvidia[0-9]*"))]
     return sorted(name for name in (visible.split(",") if visible else present) if name) or ["0"]
+
+
+def hidden(target: Target) -> str | None:
+    """Why no GPU can be used whatever the machine has; None where one may be."""
+    if target is Target.CPU or os.environ.get("CUDA_VISIBLE_DEVICES") != "":
+        return None
+    return f"The target {target} needs a GPU, and CUDA_VISIBLE_DEVICES is set to nothing, which hides all of them."
 
 
 class Station:
@@ -61,6 +70,8 @@ class Station:
         self._asking = asyncio.Lock()
 
     async def __aenter__(self) -> Self:
+        if why := hidden(self._target):
+            raise MachineryFault(f"{why} {SHOW_THEM}")
         hide_memory()  # this process may hold keys, and a candidate may be the same user
         self._folder = tempfile.TemporaryDirectory(prefix="stark-", ignore_cleanup_errors=True)
         folder = Path(self._folder.name)
@@ -83,7 +94,7 @@ class Station:
         while not self._lanes.empty():
             await self._lanes.get_nowait().close()
         await asyncio.gather(self._trusted.close(), self._untrusted.close())
-        self._folder.cleanup()
+        await asyncio.to_thread(self._folder.cleanup)
 
     async def device(self) -> DeviceFacts:
         """What kernels run on, asked once."""
@@ -95,6 +106,11 @@ class Station:
 
     async def judge(self, request: EvalRequest) -> EvalReport:
         """One report. What is no fault of the candidate's is raised."""
+        if request.target.device_kind != self._target.device_kind:
+            raise MachineryFault(
+                f"This worker serves the target {self._target} and was asked for {request.target}, which runs on "
+                f"another kind of device. Start it with --target {request.target}, or ask for {self._target}."
+            )
         if not self._beside:
             async with self._lane() as lane:
                 return await self._built(request) or await lane.judge(request)

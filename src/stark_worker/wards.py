@@ -13,7 +13,7 @@ import shutil
 import subprocess
 import sys
 import zipfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Coroutine, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Self
 
@@ -26,6 +26,7 @@ PACKAGES = str(Path(__file__).resolve().parent.parent)  # a folder, or the file 
 INHERITED = (
     *("PATH", "LANG", "LC_ALL", "TZ", "CC", "CXX", "LD_LIBRARY_PATH", "LIBRARY_PATH", "CPATH"),
     *("CUDA_HOME", "CUDA_PATH", "TORCH_CUDA_ARCH_LIST"),
+    "CUDA_DEVICE_ORDER",  # by which the numbers in CUDA_VISIBLE_DEVICES count
 )
 # glibc keeps what is freed, up to blocks of 32 MB, which it always returns. Left to itself it gives memory back after
 # some calls and not after others, by the history of the process: the same operators then take three times as long in
@@ -75,11 +76,52 @@ def packages(folder: Path) -> str:
     return str(place)
 
 
+class Remains:
+    """What is left of processes nobody needs any more. It goes in threads: no event loop stands still meanwhile, and
+    no verdict waits for the removal of all that a candidate wrote.
+    """
+
+    def __init__(self) -> None:
+        self._going = set[asyncio.Task[None]]()
+
+    def end(self, lifeline: Channel) -> asyncio.Task[None]:
+        """Let go of a process; done when nothing of it is left."""
+        return self._keep(asyncio.to_thread(let_go, lifeline))
+
+    def remove(self, folder: Path, ending: asyncio.Task[None]) -> None:
+        """Have the folder of a process go as soon as nobody writes there any more."""
+        self._keep(_removed(folder, ending))
+
+    async def gone(self) -> None:
+        """Wait until nothing is left."""
+        while self._going:
+            await asyncio.wait(self._going)
+
+    def _keep(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        task = asyncio.create_task(work)
+        self._going.add(task)
+        task.add_done_callback(self._going.discard)
+        return task
+
+
+async def _removed(folder: Path, ending: asyncio.Task[None]) -> None:
+    await asyncio.wait([ending])
+    await asyncio.to_thread(_remove, folder)
+
+
+def _remove(folder: Path) -> None:
+    try:
+        shutil.rmtree(folder, ignore_errors=True)
+    except RecursionError:  # a candidate may put a thousand folders into each other, which Python goes down by calls
+        subprocess.run(["rm", "-rf", "--", str(folder)], stderr=subprocess.DEVNULL, check=False)
+
+
 class Nursery:
     """A process that forks others on demand; see ``nursery``. One that was killed is replaced."""
 
     def __init__(self, folder: Path, more: Mapping[str, str]) -> None:
         self._folder, self._more, self._packages = folder, more, packages(folder)
+        self.remains = Remains()
         self._spawn()
 
     def _spawn(self) -> None:
@@ -126,7 +168,8 @@ class Nursery:
         return lifeline
 
     async def close(self) -> None:
-        """End it with everything it started."""
+        """End it with everything it started; nothing of those it started before is left either."""
+        await self.remains.gone()
         self._control.close()
         try:
             await asyncio.to_thread(self._process.wait, GONE_S)
@@ -155,7 +198,8 @@ class Ward:
     """A process of ours, seen from an event loop: what it says, and its folder, which goes with it."""
 
     def __init__(self, nursery: Nursery, role: str, folder: Path, more: Mapping[str, str] | None = None) -> None:
-        self.folder, self._ended = folder, False
+        self.folder, self._remains = folder, nursery.remains
+        self._ending: asyncio.Task[None] | None = None
         self.channel, there = Channel.pair()
         with open(folder / OUTPUT_FILE, "wb") as output, contextlib.closing(there):
             try:
@@ -180,17 +224,18 @@ class Ward:
 
     async def end(self) -> None:
         """Leave nothing of it but its folder."""
-        if not self._ended:
-            self._ended = True
-            self.channel.close()
-            await asyncio.shield(asyncio.to_thread(let_go, self._lifeline))
+        await asyncio.shield(self._end())
 
     async def close(self) -> None:
-        """Leave nothing of it at all."""
-        try:
-            await self.end()
-        finally:
-            shutil.rmtree(self.folder, ignore_errors=True)
+        """Leave nothing of it at all. Its folder goes soon, and at the latest with the nursery."""
+        self._remains.remove(self.folder, self._end())
+        await self.end()
+
+    def _end(self) -> asyncio.Task[None]:
+        if self._ending is None:
+            self.channel.close()
+            self._ending = self._remains.end(self._lifeline)
+        return self._ending
 
     async def __aenter__(self) -> Self:
         return self

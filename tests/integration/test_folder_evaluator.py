@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -17,7 +18,7 @@ from stark.errors import EvaluatorError, TaskError, UsageError
 from stark.evaluation.folder import FolderEvaluator
 from stark.settings import EvaluationSettings
 from stark_worker.folder import KEPT_S, PARTS
-from stark_worker.protocol import EvalRequest, Limits, Outcome
+from stark_worker.protocol import EvalRequest, Limits, Outcome, Target, to_json
 from stationed import SOURCES, below, serving
 
 TASK = """\
@@ -119,6 +120,33 @@ def test_what_nobody_fetched_for_long_goes_when_a_worker_starts(tmp_path):
     assert [path.name for path in left_in(tmp_path)] == ["new.json", "new.json"]
 
 
+def test_a_worker_of_another_kind_is_told_at_once(tmp_path):
+    async def ask():
+        async with evaluator(tmp_path, target=Target.CUDA, retries=0) as judge:
+            with pytest.raises(EvaluatorError, match=f"serve {tmp_path} --target cuda"):
+                await judge.device()
+            with pytest.raises(EvaluatorError, match="serves the target cpu and was asked for cuda"):
+                await judge.evaluate(EvalRequest(TASK, RIGHT, target=Target.CUDA))
+
+    with serving(tmp_path):
+        asyncio.run(asyncio.wait_for(ask(), 60))
+    assert left_in(tmp_path) == []
+
+
+def test_reports_of_different_devices_are_not_taken_for_those_of_one(tmp_path):
+    async def ask():
+        async with evaluator(tmp_path) as judge:
+            here = await judge.device()
+            (tmp_path / "device.json").write_text(to_json(replace(here, name="another one")))
+            assert (await judge.evaluate(EvalRequest(TASK, RIGHT))).outcome is Outcome.OK  # as it was when first asked
+        async with evaluator(tmp_path) as judge:
+            with pytest.raises(EvaluatorError, match=f"another one .*{re.escape(here.name)}.*cannot be compared"):
+                await judge.evaluate(EvalRequest(TASK, RIGHT))
+
+    with serving(tmp_path):
+        asyncio.run(ask())
+
+
 SLEEPING = RIGHT + "\nimport subprocess\nsubprocess.run(['sleep', '6420.25'])\n"
 
 
@@ -166,6 +194,56 @@ def test_a_referee_that_never_answers_is_the_candidates_doing_but_not_the_refere
         report = asyncio.run(ask())
     assert report.outcome is Outcome.TIMEOUT
     assert "No answer within 1 s" in report.log
+
+
+HURRIED = (
+    "import sys; from stark_worker import __main__, folder; folder.AGAIN_S, folder.LASTING_S = 0.2, 3.0; "
+    "sys.exit(__main__.main(sys.argv[1:]))"
+)
+
+
+def block(path: Path) -> None:
+    """Have every write of this file fail, also for root."""
+    path.unlink(missing_ok=True)
+    (path / "in the way").mkdir(parents=True)
+
+
+def unblock(path: Path) -> None:
+    (path / "in the way").rmdir()
+    path.rmdir()
+
+
+def test_a_folder_that_cannot_be_written_for_a_moment_is_waited_for(tmp_path, capfd):
+    heartbeat = tmp_path / "heartbeat"
+    with serving(tmp_path, ("-c", HURRIED)) as worker:
+        wait_for(heartbeat.exists)
+        block(heartbeat)
+        told = ""
+
+        def warned() -> bool:
+            nonlocal told
+            told += capfd.readouterr().err
+            return "is tried again" in told
+
+        wait_for(warned)
+        unblock(heartbeat)
+        (report,) = evaluate(tmp_path, RIGHT)
+        assert heartbeat.exists()
+    assert report.outcome is Outcome.OK
+    assert worker.returncode == 0
+    assert f"ends because {tmp_path / 'stop'} is there" in capfd.readouterr().err  # nobody wonders why it ended
+
+
+def test_a_folder_that_stays_unwritable_ends_the_worker_with_one_sentence(tmp_path, capfd):
+    with serving(tmp_path, ("-c", HURRIED)) as worker:
+        wait_for((tmp_path / "heartbeat").exists)
+        block(tmp_path / "heartbeat")
+        assert worker.wait(30) == 3
+    told = capfd.readouterr().err
+    assert "Traceback" not in told
+    assert told.splitlines()[-1].startswith(f"worker: {tmp_path} cannot be used: ")
+    assert "start the worker again" in told
+    assert not list(tmp_path.glob(".heartbeat*")), "no drafts are left"
 
 
 HOST = """

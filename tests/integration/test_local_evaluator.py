@@ -17,6 +17,7 @@ from conformance.evaluator import REFERENCE, RIGHT, evaluate
 from integration.test_worker import running
 from stark.errors import EvaluatorError
 from stark.evaluation import open_evaluator
+from stark.evaluation.local import check_machine
 from stark.settings import EvaluationSettings
 from stark_worker import lane, station, wards
 from stark_worker.faults import MachineryFault
@@ -182,6 +183,21 @@ def test_a_missing_compiler_is_told_with_the_remedy(monkeypatch):
     monkeypatch.setenv("CXX", "no-such-compiler")
     with pytest.raises(EvaluatorError, match=r"no-such-compiler was not found.*apt install g\+\+"):
         enter()
+
+
+def test_a_compiler_may_be_named_with_arguments(monkeypatch):
+    monkeypatch.setenv("CXX", "env c++")
+    check_machine(Target.CPU)
+    monkeypatch.setenv("CXX", "no-such-cache c++")
+    with pytest.raises(EvaluatorError, match="no-such-cache was not found"):
+        check_machine(Target.CPU)
+
+
+def test_gpus_that_the_user_hides_are_no_missing_ones(monkeypatch):
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    check_machine(Target.CPU)
+    with pytest.raises(EvaluatorError, match=r"CUDA_VISIBLE_DEVICES is set to nothing.*Unset it"):
+        check_machine(Target.TRITON)
 
 
 def test_missing_ninja_is_told_with_the_remedy(tmp_path, monkeypatch):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 from dataclasses import replace
@@ -167,12 +168,18 @@ def test_a_candidate_that_cheats_is_rejected_by_the_rule(judge_source, name):
 
 
 @pytest.mark.parametrize(
-    ("source", "limits"),
-    [(at_import("while True: pass"), {"build_s": 1.0}), (forward("while True: pass"), {"run_s": 1.0})],
-    ids=["while loading", "while running"],
+    ("source", "limit"),
+    [
+        ("# load_inline" + at_import("while True: pass"), "build_s"),
+        (at_import("while True: pass"), "build_s"),
+        (forward("while True: pass"), "run_s"),
+    ],
+    ids=["while building", "while loading", "while running"],
 )
-def test_a_candidate_that_never_ends_runs_out_of_time(judge_source, source, limits):
-    assert judge_source(source, **limits).outcome is Outcome.TIMEOUT
+def test_a_candidate_that_never_ends_runs_out_of_time_and_is_told_of_which(judge_source, source, limit):
+    report = judge_source(source, **{limit: 1.5})
+    assert report.outcome is Outcome.TIMEOUT
+    assert re.search(rf"1\.5 s .*\(evaluation\.{limit}\)", report.log)
 
 
 def test_nothing_is_left_and_nothing_secret_is_seen(tmp_path):

@@ -1,11 +1,12 @@
 """Has candidates judged elsewhere: requests go into a folder, a worker on another machine answers through it.
 
     host      stark optimize task.py --evaluator folder --set evaluation.folder=/shared/stark --target cuda
-    worker    python -m stark_worker serve /shared/stark
+    worker    python -m stark_worker serve /shared/stark --target cuda
 
 Needs nothing but the folder, and survives a restart of either side: a host that comes back and asks the same again
 takes up what it asked before, and finds the answer that came meanwhile. Hosts that ask the same at once each get an
-answer of their own.
+answer of their own. All workers of a folder have the same kind of device: times of different ones say nothing about
+each other, so that a report from another device than the first is refused.
 """
 
 from __future__ import annotations
@@ -42,10 +43,13 @@ class FolderEvaluator:
         self._folder = Path(settings.folder)
         self._patience_s = settings.patience_s
         self._retries = settings.retries
+        self._target = settings.target
+        self._device: DeviceFacts | None = None
+        self._serve = f"python -m stark_worker serve {self._folder} --target {self._target}"
         self._there = Teller(
             f"The worker behind {self._folder}",
-            "python -m stark_worker doctor",
-            f"python -m stark_worker serve {self._folder} --allow-weak-sandbox",
+            f"python -m stark_worker doctor --target {self._target}",
+            f"{self._serve} --allow-weak-sandbox",
         )
 
     async def __aenter__(self) -> Self:
@@ -64,12 +68,33 @@ class FolderEvaluator:
         """Requests stay: the worker may go on while the host is away."""
 
     async def device(self) -> DeviceFacts:
-        """What the worker said it is."""
-        return _read(DeviceFacts, await self._wait_for(self._folder / "device.json"))
+        """What the worker said it is when it was first asked."""
+        if self._device is None:
+            facts = _read(DeviceFacts, await self._wait_for(self._folder / "device.json"))
+            if facts.kind != self._target.device_kind:
+                raise EvaluatorError(
+                    f"The worker behind {self._folder} judges on {facts.name} ({facts.kind}), and the target "
+                    f"{self._target} needs a device of the kind {self._target.device_kind}.",
+                    f"Start it there with: {self._serve} and try again, or ask for another --target.",
+                )
+            self._device = facts
+        return self._device
 
     async def evaluate(self, request: EvalRequest) -> EvalReport:
         """One report, however long a living worker takes. Faults of the machinery are retried, then raised."""
-        return await self._there.report(self._ask, request, self._retries)
+        report = await self._there.report(self._ask, request, self._retries)
+        if report.device is not None:
+            self._check_same(await self.device(), report.device)
+        return report
+
+    def _check_same(self, first: DeviceFacts, other: DeviceFacts) -> None:
+        """Times on different devices are never compared without a word."""
+        if (first.kind, first.name) != (other.kind, other.name):
+            raise EvaluatorError(
+                f"{self._folder} is served by different devices: this run began on {first.name} ({first.kind}), and a "
+                f"report came from {other.name} ({other.kind}). Their times cannot be compared.",
+                f"Let only machines with {first.name} serve this folder, give others one of their own, and resume.",
+            )
 
     async def _ask(self, request: EvalRequest) -> EvalReport:
         text = to_json(request)
@@ -107,7 +132,7 @@ class FolderEvaluator:
             if time.monotonic() - alive > self._patience_s:
                 raise EvaluatorError(
                     f"No worker has served {self._folder} for {self._patience_s:.0f} s.",
-                    f"Start one with: python -m stark_worker serve {self._folder}; then {AGAIN}.",
+                    f"Start one with: {self._serve}; then {AGAIN}.",
                 )
             await asyncio.sleep(POLL_S)
         return path.read_text(encoding="utf-8")

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import shlex
 import shutil
 import sys
 from pathlib import Path
@@ -19,7 +20,7 @@ from stark.settings import EvaluationSettings
 from stark_worker.cache import default_cache
 from stark_worker.faults import MachineryFault
 from stark_worker.protocol import DeviceFacts, EvalReport, EvalRequest, Target
-from stark_worker.station import Station
+from stark_worker.station import SHOW_THEM, Station, hidden
 
 HERE = Teller("This machine", "stark doctor", "--allow-weak-sandbox")
 
@@ -62,17 +63,28 @@ def check_machine(target: Target) -> None:
             "Kernels can be evaluated on Linux only.",
             "Run on Linux, or use the folder evaluator, which has them judged on another machine.",
         )
+    if why := hidden(target):
+        raise EvaluatorError(why, SHOW_THEM)
     if importlib.util.find_spec("torch") is None:
         raise EvaluatorError(
             "PyTorch is not installed, and evaluating on this machine needs it.",
             "Install it with: pip install 'stark-kernels[local]'",
         )
     for tool, remedy in (
-        (os.environ.get("CXX", "c++"), "Install a C++ compiler, on Debian or Ubuntu: apt install g++"),
+        (_compiler(), "Install a C++ compiler, on Debian or Ubuntu: apt install g++"),
         ("ninja", "Install it with: pip install 'stark-kernels[local]'"),
     ):
         if shutil.which(tool, path=_path()) is None:
             raise EvaluatorError(f"{tool} was not found, and compiling kernels for the cpu needs it.", remedy)
+
+
+def _compiler() -> str:
+    """The program of CXX, which may name one with its arguments: ccache g++."""
+    named = os.environ.get("CXX", "c++")
+    try:
+        return next(iter(shlex.split(named)), named)
+    except ValueError:  # a quote that is never closed: no program has such a name
+        return named
 
 
 def _path() -> str:

@@ -1,0 +1,113 @@
+"""Candidates that leave thousands of files: nobody waits for their removal, and nothing is left in the end."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import time
+from collections.abc import AsyncIterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from conformance.evaluator import RIGHT
+from integration.test_worker import at_import, forward
+from stark_worker.protocol import Limits, Outcome, Target
+from stark_worker.station import Station
+from stationed import processes_below
+
+MANY = 4_000  # folders, which take longer to remove than a verdict may be late
+LATE_S = 0.5
+ENDLESS = "\n        ".join(
+    (
+        "number = 0",
+        "while True:",
+        "    number += 1",
+        "    os.makedirs(f'd{number}')",
+        "    open(f'd{number}/file', 'wb').close()",
+    )
+)
+DEEP = "\nfor _ in range(1_500):\n    os.mkdir('d')\n    os.chdir('d')\nraise ValueError"
+
+
+def candidates(station: Station) -> list[Path]:
+    return list(Path(station._folder.name).glob("candidate-*"))
+
+
+def written(station: Station) -> int:
+    """How many folders a candidate has made; a candidate without a folder has made none."""
+    with contextlib.suppress(FileNotFoundError):
+        return sum(1 for folder in candidates(station) for _ in folder.iterdir())
+    return 0
+
+
+@contextlib.asynccontextmanager
+async def standstill() -> AsyncIterator[list[float]]:
+    """How long the event loop has stood still, at worst."""
+    worst = [0.0]
+
+    async def look() -> None:
+        while True:
+            began = time.monotonic()
+            await asyncio.sleep(0.02)
+            worst[0] = max(worst[0], time.monotonic() - began - 0.02)
+
+    looking = asyncio.create_task(look())
+    try:
+        yield worst
+    finally:
+        looking.cancel()
+
+
+@contextlib.asynccontextmanager
+async def warm(shared: Path) -> AsyncIterator[Station]:
+    async with Station(Target.CPU, shared, allow_weak_sandbox=True) as station:
+        assert (await station.judge(RIGHT)).outcome is Outcome.OK
+        yield station
+
+
+def test_a_cancelled_caller_does_not_wait_and_what_was_written_goes_before_the_next_trial(tmp_path):
+    endless = replace(RIGHT, candidate_source=forward(ENDLESS), limits=Limits(60.0, 60.0))
+
+    async def cancel_midway() -> None:
+        async with warm(tmp_path) as station, standstill() as worst:
+            judging = asyncio.create_task(station.judge(endless))
+            async with asyncio.timeout(60):
+                while written(station) < MANY:
+                    await asyncio.sleep(0.05)
+            worst[0] = 0.0
+            judging.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await judging
+            assert "stark-candidate" not in processes_below(os.getpid())
+            assert candidates(station), "it was not waited for"
+            assert (await station.judge(RIGHT)).outcome is Outcome.OK
+            assert not [folder for folder in candidates(station) if len(list(folder.iterdir())) > 100]
+            assert worst[0] < LATE_S
+
+    asyncio.run(cancel_midway())
+
+
+def test_nothing_is_left_when_the_station_closes_at_once(tmp_path):
+    endless = replace(RIGHT, candidate_source=forward(ENDLESS), limits=Limits(60.0, 3.0))
+
+    async def close_at_once() -> Path:
+        async with warm(tmp_path) as station, standstill() as worst:
+            assert (await station.judge(endless)).outcome is Outcome.TIMEOUT
+            assert worst[0] < LATE_S
+            return Path(station._folder.name)
+
+    assert not asyncio.run(close_at_once()).exists()
+
+
+def test_folders_in_each_other_are_removed_too(tmp_path):
+    async def close_at_once() -> Path:
+        async with warm(tmp_path) as station:
+            report = await station.judge(replace(RIGHT, candidate_source=at_import(DEEP)))
+            assert report.outcome is Outcome.COMPILE_ERROR
+            assert (await station.judge(RIGHT)).outcome is Outcome.OK
+            return Path(station._folder.name)
+
+    assert not asyncio.run(close_at_once()).exists()
