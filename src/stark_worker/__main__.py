@@ -65,7 +65,8 @@ async def baseline(station: Station, options: argparse.Namespace) -> int:
     first_ms = None
     async for name, report in measured(station.judge, _request(options), [BASELINES[name] for name in options.only]):
         line = json.dumps({"baseline": name, "report": json.loads(to_json(report))}, ensure_ascii=False)
-        print(line if options.json else f"{name:<28}{words.verdict(report, first_ms)}", flush=True)
+        told = [f"{name:<28}{words.verdict(report, first_ms)}", *words.warnings(report), *words.doubts(report)]
+        print(line if options.json else "\n".join(told), flush=True)
         first_ms = first_ms or (report.timing.median_ms if report.timing else None)
     return 0
 

@@ -31,6 +31,7 @@ AGREEMENT, LEAST_JITTER_MS = 0.1, 0.05
 HIDDEN_MS = 0.1  # of launching a call: as much as KernelBench hides by emptying the device's cache meanwhile
 LOADED_MS = 0.1  # the most by which a handshake may take longer once a candidate is loaded
 WRITING_SHARE, WRITING_MS = 0.05, 0.05  # how much longer than alone writing may take before the rest counts
+HANDING_MS = 0.02  # the most that handing over the outputs of a call on the host takes beside copying them
 COPY_SLACK = 1.1  # how much longer than the referee's own a copy may take before the rest counts as computing
 
 
@@ -142,10 +143,13 @@ class Overhead:
 
     def late_ms(self, sample: Sample) -> float:
         """What was done after "done" beyond handing over: work like any other."""
-        copying_ms = COPY_SLACK * max(self.copy_ms * sample.length, sample.own_copy_ms)
+        copying_ms = max(self.copy_ms * sample.length, sample.own_copy_ms)
         if sample.device_ms is not None:  # there a copy can be so short that messages about it vary by more
-            copying_ms += self.jitter_ms
-        return max(sample.late_ms - copying_ms, 0.0)
+            return max(sample.late_ms - COPY_SLACK * copying_ms - self.jitter_ms, 0.0)
+        if (calling_ms := self._calling_ms(sample)) < sample.own_copy_ms:
+            # Too short to have written what is handed over: who computes in place of copying would be done in no time.
+            copying_ms = min(copying_ms, calling_ms + HANDING_MS * sample.length)
+        return max(sample.late_ms - COPY_SLACK * copying_ms, 0.0)
 
     def held_ms(self, sample: Sample) -> float:
         """How long writing the inputs was held up: so long something of the candidate ran on the device."""
@@ -175,10 +179,14 @@ class Overhead:
 
     def per_call_ms(self, sample: Sample) -> float:
         """The referee's clock without the handshake. Never zero: a clock has a resolution."""
+        return (self._calling_ms(sample) + self.aside_ms(sample)) / sample.length
+
+    def _calling_ms(self, sample: Sample) -> float:
+        """What all its calls took until "done"."""
         handshake_ms = self.single_ms if sample.length == 1 else self.burst_ms + self.loaded_ms
         if sample.device_ms is None and sample.length == 1:
             handshake_ms = min(handshake_ms, MOST_HANDSHAKE * sample.forward_ms)
-        return (max(sample.forward_ms - handshake_ms, LEAST_MS) + self.aside_ms(sample)) / sample.length
+        return max(sample.forward_ms - handshake_ms, LEAST_MS)
 
 
 def _length(samples: Sequence[Sample]) -> float:

@@ -18,7 +18,7 @@ def lines(report: EvalReport, reference: EvalReport) -> list[str]:
     """Everything a person wants to know of a candidate."""
     reference_ms = reference.timing.median_ms if reference.timing else None
     rows = [("kernel", verdict(report, reference_ms)), ("reference", verdict(reference)), *median(report)]
-    rows += [("warning", text) for text in (*warnings(reference), *doubts(report))] + facts(report)
+    rows += [("warning", text) for text in (*warnings(reference), *doubts(reference, report))] + facts(report)
     return [plainly(f"{name:>16}  {text}") for name, text in rows] + ([plainly(report.log)] if report.log else [])
 
 
@@ -36,10 +36,10 @@ def warnings(reference: EvalReport) -> list[str]:
     return [f"The task tests nothing, so that being correct says little: {reasons}"] if reasons else []
 
 
-def doubts(report: EvalReport) -> list[str]:
-    """What makes its times say little."""
-    busy = report.checks.get(BUSY)
-    return [f"Its times may be off: {busy}. Repeat it on a quiet machine before you rely on them."] if busy else []
+def doubts(*reports: EvalReport) -> list[str]:
+    """What makes times say little, of any that are compared."""
+    told = dict.fromkeys(busy for report in reports if (busy := report.checks.get(BUSY)))
+    return [f"The times may be off: {busy}. Repeat it on a quiet machine before you rely on them." for busy in told]
 
 
 def plainly(text: str) -> str:

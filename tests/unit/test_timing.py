@@ -138,6 +138,15 @@ def test_work_that_is_put_off_counts():
     assert OVERHEAD.per_call_ms(busy) == OVERHEAD.per_call_ms(prompt)
 
 
+@pytest.mark.parametrize("length", [1, 8])
+def test_who_computes_in_place_of_copying_takes_as_long_as_that_took(length):
+    overhead = Overhead(single_ms=0.1, jitter_ms=0.05, burst_ms=0.1, copy_ms=3.2)
+    honest = Sample(0.1 + 3.5 * length, 3.2 * length, own_copy_ms=3.0 * length, length=length)
+    cheating = replace(honest, forward_ms=0.1 + 0.01 * length, late_ms=3.5 * length)
+    assert overhead.per_call_ms(honest) == pytest.approx(3.5)
+    assert overhead.per_call_ms(cheating) == pytest.approx(3.5, rel=0.05)
+
+
 def test_what_the_device_is_said_to_have_taken_is_one_time_for_each_call():
     assert told_by_device([0.5], 1) == 0.5
     assert told_by_device([0.25, 0.75], 2) == 0.5

@@ -147,7 +147,7 @@ def show_final(final: Final, name: str) -> None:
         console.print(Text(f"{name} built the stock way, score {score}: {verdict}."))
     if final.verified.labels is not None:
         console.print(Text(words.sentence(final.verified.labels), "dim"))
-    _warn(words.doubts(final.report))
+    _warn(words.doubts(final.verified, final.kernelbench))
 
 
 class Baselines:
@@ -173,7 +173,7 @@ def show_verdict(report: EvalReport, reference: EvalReport, as_json: bool) -> No
     node = Node(1, ROOT_ID, Role.GIVEN, None, report)
     root_ms = reference.timing.median_ms if reference.timing else None
     console.print(_verdict(node, root_ms))
-    _warn(words.warnings(reference) + words.doubts(report))
+    _warn(words.warnings(reference) + words.doubts(reference, report))
     for name, text in words.median(report):
         console.print(_fact(name, text))
     _show_facts(report)
@@ -190,6 +190,7 @@ def _verdict_as_json(report: EvalReport, reference: EvalReport) -> str:
         "interval_ms": timing.interval_ms if timing else None,
         "reference_median_ms": reference.timing.median_ms if reference.timing else None,
         DEGENERATE: reference.checks.get(DEGENERATE),
+        "warnings": words.warnings(reference) + words.doubts(reference, report),
     }
     return json.dumps(json.loads(to_json(report)) | more, ensure_ascii=False)
 
