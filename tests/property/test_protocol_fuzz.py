@@ -25,6 +25,7 @@ from stark_worker.protocol import EvalReport, EvalRequest, Outcome, Precision, P
 from stark_worker.reference import Reference
 from stark_worker.sandbox import Candidate, Failure
 from stark_worker.timing import Overhead, Sample, device_times, told_by_device
+from stark_worker.wards import Remains
 
 numbers = st.integers() | st.floats() | st.just(10**400) | st.just(-(10**400))
 texts = st.text(max_size=20) | st.just("\ud800") | st.just("x" * 1000)
@@ -115,7 +116,7 @@ class Hostile:
     """In place of a nursery: its readers and compilers say these packets, whatever they are told, and nothing more."""
 
     def __init__(self, packets: Mapping[str, Sequence[bytes]]) -> None:
-        self._packets, self._ends = packets, []
+        self._packets, self._ends, self.remains = packets, [], Remains()
 
     def start(self, role: str, _folder: Path, files: Sequence[int], _more: Mapping[str, str] | None) -> Channel:
         lifeline, warden = Channel.pair()
@@ -128,7 +129,8 @@ class Hostile:
         self._ends.append(end)
         return lifeline
 
-    def close(self) -> None:
+    async def close(self) -> None:
+        await self.remains.gone()
         for end in self._ends:
             end.close()
 
@@ -150,11 +152,16 @@ key = st.just(json.dumps({"did": "named", "key": "0" * 32}).encode())
 )
 def test_whatever_builders_say_is_a_report_or_nothing(locked, said_by_reader, said_by_compiler):
     said_by_reader = [b'{"did": "locked", "isolation": "standard: limits"}'] * locked + said_by_reader
-    with tempfile.TemporaryDirectory() as place:
+
+    async def build(place: str) -> EvalReport | None:
         hostile = Hostile({"reader": said_by_reader, "compiler": said_by_compiler})
-        builds = Builds(hostile, Path(place), Path(place, "cache"), {})
-        report = asyncio.run(builds.build(EvalRequest(TASK, KERNEL)))
-        hostile.close()
+        try:
+            return await Builds(hostile, Path(place), Path(place, "cache"), {}).build(EvalRequest(TASK, KERNEL))
+        finally:
+            await hostile.close()
+
+    with tempfile.TemporaryDirectory() as place:
+        report = asyncio.run(build(place))
         assert not list(Path(place, "cache").glob("[0-9a-f]*"))  # nothing was built, so nothing is kept
     if report is not None:
         assert report.outcome is Outcome.COMPILE_ERROR
