@@ -306,16 +306,15 @@ class Trial:
         inputs = dict(zip(places, cases, strict=True))
         sample, looks = self._call([(place, case.seed) for place, case in inputs.items()], inputs)
         begin = time.perf_counter()
-        chance = random.SystemRandom()
-        chosen = [pair for pair in inputs.items() if pair[1].expected or chance.random() < share]
-        got = [self._received(place) for place, _ in chosen]
+        got = [(place, case, self._received(place)) for place, case in inputs.items()]
         self._memory.wait()
-        all_of_them = len(inputs) / max(len(chosen), 1)
-        sample = replace(sample, own_copy_ms=(time.perf_counter() - begin) * 1e3 * all_of_them)
+        sample = replace(sample, own_copy_ms=(time.perf_counter() - begin) * 1e3)
         for look in looks or [{}]:
             self._examiner.look_at(look)
-        for (place, case), outputs in zip(chosen, got, strict=True):
-            self._compare(place, case, outputs)
+        chance = random.SystemRandom()
+        for place, case, outputs in got:
+            if case.expected or chance.random() < share:
+                self._compare(place, case, outputs)
         return sample
 
     def _compare(self, place: int, case: Case, outputs: list[torch.Tensor]) -> None:
