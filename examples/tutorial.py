@@ -265,5 +265,5 @@ if __name__ == "__main__":
     parser.add_argument("--keep", type=Path, default=Path("kernel.py"))
     try:
         asyncio.run(main(parser.parse_args()))
-    except StarkError as error:
+    except (StarkError, OSError) as error:
         sys.exit(f"error: {error}")

@@ -167,13 +167,14 @@ class Baselines:
 
 def show_verdict(report: EvalReport, reference: EvalReport, as_json: bool) -> None:
     """What the evaluator found out about one candidate."""
+    warnings = words.warnings(reference) + words.doubts(reference, report)
     if as_json:
-        console.out(_verdict_as_json(report, reference), highlight=False)
+        console.out(_verdict_as_json(report, reference, warnings), highlight=False)
         return
     node = Node(1, ROOT_ID, Role.GIVEN, None, report)
     root_ms = reference.timing.median_ms if reference.timing else None
     console.print(_verdict(node, root_ms))
-    _warn(words.warnings(reference) + words.doubts(reference, report))
+    _warn(warnings)
     for name, text in words.median(report):
         console.print(_fact(name, text))
     _show_facts(report)
@@ -181,7 +182,7 @@ def show_verdict(report: EvalReport, reference: EvalReport, as_json: bool) -> No
         console.print(_title("Log"), Text(plainly(report.log)))
 
 
-def _verdict_as_json(report: EvalReport, reference: EvalReport) -> str:
+def _verdict_as_json(report: EvalReport, reference: EvalReport, warnings: Sequence[str]) -> str:
     """The report, with what follows from it and from the reference's."""
     timing = report.timing
     more = {
@@ -190,7 +191,7 @@ def _verdict_as_json(report: EvalReport, reference: EvalReport) -> str:
         "interval_ms": timing.interval_ms if timing else None,
         "reference_median_ms": reference.timing.median_ms if reference.timing else None,
         DEGENERATE: reference.checks.get(DEGENERATE),
-        "warnings": words.warnings(reference) + words.doubts(reference, report),
+        "warnings": list(warnings),
     }
     return json.dumps(json.loads(to_json(report)) | more, ensure_ascii=False)
 
