@@ -118,7 +118,7 @@ async def settled(evaluations: int, seconds: float, temporary: Path, cache: Path
     for _ in range(LOOKS):
         looks.append(look(evaluations, seconds, temporary, cache))
         await asyncio.sleep(BETWEEN_S)
-    return min(looks, key=lambda each: each.processes)
+    return min(looks, key=lambda each: (each.processes, each.temporary_files))
 
 
 def look(evaluations: int, seconds: float, temporary: Path, cache: Path) -> Snapshot:
