@@ -9,8 +9,10 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import itertools
 import os
 import re
+import signal
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -92,6 +94,18 @@ class SlowModel(PretendModel):
         return await super().reply(messages, form)
 
 
+class InterruptedModel(PretendModel):
+    """While it answers for the fifth time somebody presses Ctrl-C."""
+
+    answers = itertools.count(1)
+
+    async def reply(self, messages: Sequence[Message], form: ReplyForm) -> Reply:
+        if next(self.answers) == 5:
+            signal.raise_signal(signal.SIGINT)
+            await asyncio.sleep(0.1)
+        return await super().reply(messages, form)
+
+
 class UnpricedModel(PretendModel):
     """Nobody knows what it costs."""
 
@@ -151,6 +165,16 @@ class SoberEvaluator(HashEvaluator):
             return EvalReport(Outcome.COMPILE_ERROR, log="torch cannot build it", built=False)
         took = 8.0 if request.score is Score.VERIFIED else 3.0
         return EvalReport(Outcome.OK, Timing((took,)), rival=Timing((12.0,)))
+
+
+class StrictEvaluator(HashEvaluator):
+    """In the final nothing holds that took less than 10 ms in the search."""
+
+    async def evaluate(self, request: EvalRequest) -> EvalReport:
+        report = await super().evaluate(request)
+        if request.rival_source is None or report.timing is None or report.timing.median_ms >= 10.0:
+            return report
+        return EvalReport(Outcome.WRONG_RESULT, log="it is wrong after all")
 
 
 class MortalEvaluator(HashEvaluator):

@@ -275,11 +275,17 @@ def check_prices(settings: Settings, models: Mapping[Role, ChatModel]) -> None:
 
 
 def check_device(stored: DeviceFacts, here: DeviceFacts) -> None:
-    """Times from two machines do not belong into one tree."""
+    """Times from two machines, or by two versions of what compiles and computes, do not belong into one tree."""
     if (stored.kind, stored.name, stored.cores) != (here.kind, here.name, here.cores):
         raise UsageError(
             f"This run was measured on {stored.name} ({stored.cores} cores), this is {here.name} ({here.cores} cores).",
             "Resume it where it began, or start a new run here with --from its best kernel.",
+        )
+    both = {name: (then, here.tools.get(name, then)) for name, then in stored.tools.items()}
+    if other := [f"{name} {then}, here it is {now}" for name, (then, now) in both.items() if then != now]:
+        raise UsageError(
+            f"What is stored was measured with {'; '.join(other)}.",
+            "Go on with the versions it began with, or begin anew in another folder.",
         )
 
 

@@ -15,7 +15,7 @@ from stark.stored import settings_of
 from stark.tree import ROOT_ID, Node
 
 MAY_CHANGE = ("budget", "jobs")
-RULES = {"score", "kernelbench_version", "tf32"}
+MAY_DIFFER = {"method", "seed", *MAY_CHANGE}  # between the searches of one experiment
 
 
 def changes(cell: Cell, record: RunRecord) -> list[tuple[str, str]]:
@@ -24,15 +24,17 @@ def changes(cell: Cell, record: RunRecord) -> list[tuple[str, str]]:
 
 
 def check_rules(cells: Sequence[Cell], records: Iterable[RunRecord]) -> None:
-    """Refuse searches by other rules than those of the store: their runs would be taken for one another's."""
-    wanted = next((_rules(cell.settings) for cell in cells if cell.kind is Kind.SEARCH), {})
+    """Refuse searches with another model, evaluator or anything else than those of the store: all would be taken for
+    the method's doing. A switch is named in the report."""
+    wanted = next((_rules(cell.settings) for cell in cells if cell.kind is Kind.SEARCH and not cell.switch), None)
     for record in records:
-        if record.labels.get("kind") != Kind.SEARCH:
+        if wanted is None or record.labels.get("kind") != Kind.SEARCH or record.labels.get("switch"):
             continue
         if changed := [said for _, said in differences(wanted, _rules(settings_of(record)))]:
             raise UsageError(
                 f"The store holds searches by other rules: {', '.join(changed)}.",
-                "Choose a new folder with --store; --both-scores judges the winner of a search by both scores.",
+                "Choose a new folder with --store; --switch compares variants of a method in one store, and "
+                "--both-scores judges the winner of a search by both scores.",
             )
 
 
@@ -70,4 +72,7 @@ def check_sources(cell: Cell, nodes: Iterable[Node]) -> None:
 
 
 def _rules(settings: Settings) -> dict[str, Any]:
-    return settings.evaluation.model_dump(mode="json", include=RULES)
+    """All that is not the method's own."""
+    rules = settings.model_dump(mode="json", exclude=MAY_DIFFER)
+    del rules["search"]["policy"], rules["windows"]["enabled"]
+    return rules

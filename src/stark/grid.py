@@ -13,6 +13,7 @@ from pydantic import Field, ValidationError
 
 from stark.config import load_settings, parse_assignment, read_file
 from stark.errors import SettingsError, UsageError
+from stark.method import METHODS, build_policy
 from stark.settings import Group, Settings
 from stark.task import Task
 from stark_worker.baselines import BASELINES, COMPILE_S, baseline_source
@@ -137,6 +138,7 @@ def settings_maker(file: Path | None, sets: Sequence[str], options: Mapping[str,
 
     def settings_of(method: str, seed: int, switch: Sequence[str]) -> Settings:
         settings = load_settings(file, [*sets, *switch], {**options, "method": method, "seed": seed})
+        build_policy(settings)  # one that does not exist is told before anything is stored
         if settings.budget.wall_s is not None:
             raise SettingsError(
                 "The runs of a benchmark wait for each other, so a limit on time would not be fair.",
@@ -174,6 +176,10 @@ def judged_cells(
     """Kernels another tool has made, each judged by both scores. A task it made none for is in here as well, with
     nothing given: KernelBench counts those as failures, and without them any tool could choose its tasks."""
     _check_tasks(tasks)
+    if system in METHODS:
+        raise UsageError(
+            f"The folder {system} is called like a method of STARK's, as whose its kernels would count.", "Rename it."
+        )
     if not any((task.level, task.number) in generations for task in tasks):
         return []
     return [

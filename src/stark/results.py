@@ -13,7 +13,7 @@ from stark.metrics import RunMetrics, measure
 from stark.store import open_store
 from stark.tree import ROOT_ID, Judgement, Role
 from stark_worker.baselines import EAGER
-from stark_worker.protocol import DEGENERATE, Precision, Score
+from stark_worker.protocol import DEGENERATE, DeviceFacts, Precision, Score
 
 DONE = "attempts"  # the ending of a run that made all its attempts
 NOT_COUNTED = frozenset({"fault", "stopped", "task", DEGENERATE})
@@ -150,7 +150,7 @@ def _result(
         wall_s=store.seconds(record.id),
         judgements=tuple(judgements),
         baselines={**_times(baselines), EAGER: measured.root_ms} if measured else {},
-        device=record.device.name,
+        device=_device(record.device),
         models=tuple(sorted({str(record.settings["roles"][role]["model"]) for role in usage})),
         final=final,
         failed_baselines={each.label: each.outcome.replace("_", " ") for each in baselines if each.runtime_ms is None},
@@ -169,6 +169,12 @@ def _split(judgements: Sequence[Judgement]) -> tuple[list[Judgement], list[Judge
 
 def _times(baselines: Sequence[Judgement]) -> dict[str, float]:
     return {each.label: each.runtime_ms for each in baselines if each.runtime_ms is not None}
+
+
+def _device(facts: DeviceFacts) -> str:
+    """What was measured on and by: another torch makes other times."""
+    tools = ", ".join(f"{name} {version}" for name, version in facts.tools.items())
+    return f"{facts.name} ({tools})" if tools else facts.name
 
 
 def _kind(record: RunRecord) -> str:

@@ -115,6 +115,7 @@ class Run:
         self._clocked = time.monotonic()
         self._judging: dict[str, asyncio.Lock] = {}  # by source, so that twins in flight are evaluated once
         self._judged: dict[str, EvalReport] = {}  # reports of candidates that have not landed yet
+        self._benched = bool(record.labels)  # has to end as if it had never been interrupted or extended
         self._end: str | None = None
         self._fault: StarkError | None = None
 
@@ -182,7 +183,7 @@ class Run:
         finally:
             await _cancel(flying)
             self.store.clock(self.record.id, time.monotonic() - self._clocked)
-        if self.settings.evaluation.final and not self._fault:
+        if self._is_final():
             await self._hold_finals()
         return self._finish()
 
@@ -255,6 +256,11 @@ class Run:
         ahead = [node.runtime_ms for node in islice(self.tree.ranked(), windows.leaders + 1)]
         return ahead[-1] or 0.0 if len(ahead) > windows.leaders else ALWAYS_MS
 
+    def _is_final(self) -> bool:
+        """Whether the winner is to be confirmed now; in a benchmark not of a run that goes on later."""
+        stopped = self._benched and self._end == "stopped"
+        return self.settings.evaluation.final and not self._fault and not stopped
+
     async def _hold_finals(self) -> None:
         """Have the fastest candidates confirmed until one holds: where none does, the one that held before a run was
         extended. What does not hold is stored last, or it would take the place of that one when the run is killed."""
@@ -276,7 +282,7 @@ class Run:
     def _contenders(self, before: Final | None) -> list[Node]:
         """The fastest few, and after them the one that was confirmed before they were there."""
         fastest = contenders(self.tree)
-        if before is None or not before.holds or any(node.id == before.node_id for node in fastest):
+        if self._benched or before is None or not before.holds or any(node.id == before.node_id for node in fastest):
             return fastest
         return [*fastest, self.tree[before.node_id]]
 

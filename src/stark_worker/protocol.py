@@ -196,6 +196,11 @@ class DeviceFacts:
     cores: int | None = None
     toolchain: dict[str, str] = field(default_factory=dict)
 
+    @property
+    def tools(self) -> dict[str, str]:
+        """The versions that times depend on. Python's is not one of them: it runs no kernel."""
+        return {name: version for name, version in self.toolchain.items() if name != "python"}
+
 
 class Kernels(enum.StrEnum):
     """Whose kernels a candidate spends its time in."""

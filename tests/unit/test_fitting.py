@@ -5,10 +5,11 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import closing
+from dataclasses import replace
 
 import pytest
 
-from pretend import TASK
+from pretend import TASK, HashEvaluator
 from stark.bench import record_of, run_grid
 from stark.errors import PromptRefused, UsageError
 from stark.grid import Given, judged_cells, make_grid, settings_maker, with_baselines
@@ -20,7 +21,7 @@ from stark.tree import Node, Role
 from stark.view.kernelbench import write_eval_results
 from stark.view.report import tables
 from stark.view.report_facts import facts_of
-from stark_worker.protocol import EvalReport, Outcome, Score, Timing
+from stark_worker.protocol import DeviceFacts, EvalReport, Outcome, Score, Timing
 
 
 class Killed(Exception):
@@ -51,8 +52,8 @@ def grid(*sets, tasks=2, attempts=2, methods=("reflexion",), model="PretendModel
     return make_grid(found, methods, [], 1, settings_maker(None, sets, options))
 
 
-def run(cells, folder, both_scores=False, told=lambda cell, ending, standing: None):
-    bench = asyncio.run(run_grid(cells, folder, 1, told, both_scores))
+def run(cells, folder, both_scores=False, told=lambda cell, ending, standing: None, signals=False):
+    bench = asyncio.run(run_grid(cells, folder, 1, told, both_scores, signals))
     return bench, read_results(folder)
 
 
@@ -161,19 +162,76 @@ def test_a_run_that_was_killed_before_its_final_does_not_count(tmp_path):
     assert not result.complete
 
 
+# -- interrupted ------------------------------------------------------------------------------------------------------
+
+
+def test_a_search_ends_as_if_it_had_never_been_stopped_or_extended(tmp_path):
+    """What held in a final before there was anything faster is no further chance."""
+    cells = grid(tasks=8, attempts=8, model="InterruptedModel", evaluator="StrictEvaluator")
+    bench, results = run(cells, tmp_path / "stopped", signals=True)
+    assert bench.stopped
+    assert endings(results) == ["stopped", *[None] * 7]
+    assert results[0].final is None
+    _, stopped = run(cells, tmp_path / "stopped")
+    run(grid(tasks=8, attempts=2, model="InterruptedModel", evaluator="StrictEvaluator"), tmp_path / "extended")
+    _, extended = run(cells, tmp_path / "extended")
+    _, whole = run(cells, tmp_path / "whole")
+    found = [[each.metrics for each in results] for results in (whole, stopped, extended)]
+    assert found[0] == found[1] == found[2]
+    assert {each.metrics.success for each in whole} == {True, False}
+
+
 # -- another experiment -----------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
-    "rule", ["evaluation.score=kernelbench", "evaluation.kernelbench_version=v0.1", "evaluation.tf32=true"]
+    "rule",
+    [
+        *("evaluation.score=kernelbench", "evaluation.kernelbench_version=v0.1", "evaluation.tf32=true"),
+        *("evaluation.precision=bf16", "roles.plan.model=pretend:SlowModel", "search.epsilon=0.9"),
+    ],
 )
-def test_the_searches_of_a_store_have_one_set_of_rules(tmp_path, rule):
-    """Also on other tasks: they would share rows."""
+@pytest.mark.parametrize("method", ["reflexion", "stark"])
+def test_the_searches_of_a_store_have_one_set_of_rules(tmp_path, rule, method):
+    """Also by other methods, which would be compared, and on other tasks: they would share rows."""
     run(grid(), tmp_path)
     with pytest.raises(UsageError, match="other rules") as refused:
-        run(grid(rule, tasks=3)[2:], tmp_path)
-    assert rule.partition(".")[2].partition("=")[0] in refused.value.message
+        run(grid(rule, tasks=3, methods=(method,))[2:], tmp_path)
+    assert rule.partition("=")[0].rpartition(".")[2] in refused.value.message
     assert len(read_results(tmp_path)) == 2
+
+
+def test_further_methods_go_into_a_store_with_what_they_bring_along(tmp_path):
+    run(grid(), tmp_path)
+    _, results = run(grid(methods=("reflexion", "sampling", "stark", "search-agent", "ma-only")), tmp_path)
+    assert len(results) == 10
+
+
+def test_a_store_belongs_to_one_version_of_what_compiles_and_computes(tmp_path, monkeypatch):
+    facts = DeviceFacts("pretend device", "pretend", cores=1, toolchain={"python": "3.11.1", "torch": "2.6"})
+
+    async def device(self):
+        return facts
+
+    monkeypatch.setattr(HashEvaluator, "device", device)
+    run(grid(tasks=1), tmp_path)
+    facts = replace(facts, toolchain={"python": "3.12.0", "torch": "2.6"})
+    run(grid(), tmp_path)
+    facts = replace(facts, toolchain={"python": "3.12.0", "torch": "2.9"})
+    with pytest.raises(UsageError, match=r"torch 2\.6, here it is 2\.9"):
+        run(grid(tasks=3), tmp_path)
+    assert "Device: pretend device (torch 2.6)." in facts_of(read_results(tmp_path))[0]
+
+
+def test_kernels_from_a_folder_named_like_a_method_are_not_taken_for_its_own():
+    cell = grid()[0]
+    with pytest.raises(UsageError, match="called like a method"):
+        judged_cells([cell.task], {(1, 1): [Given(1, "sample 0", TASK)]}, "stark", cell.settings)
+
+
+def test_a_switch_that_cannot_be_is_told_before_anything_is_stored():
+    with pytest.raises(UsageError, match="no policy called 'nope'"):
+        make_grid([grid()[0].task], ["stark"], ["search.policy=nope"], 1, settings_maker(None, [], {}))
 
 
 def test_a_winner_has_the_final_of_its_own_search(tmp_path):
