@@ -54,12 +54,11 @@ class LeftOut:
 
 @dataclass(frozen=True)
 class Overall:
-    """What the pairs of one score come to together. ``ratio`` is the geometric mean; above 1, B is faster. The methods
-    of a task are no independent evidence, so ``p`` and the interval, where there is one, count tasks. ``only_a`` and
-    ``only_b`` are the pairs that one side alone has solved."""
+    """What the tasks of one method and score come to together. ``ratio`` is the geometric mean; above 1, B is faster.
+    ``only_a`` and ``only_b`` are the tasks that one side alone has solved."""
 
+    method: str
     score: str
-    pairs: int
     tasks: int
     ratio: float
     interval: tuple[float, float] | None
@@ -71,7 +70,7 @@ class Overall:
     def verdict(self) -> str:
         """The significance statement, and who solved what: a store can be faster where both have kernels and still
         have fewer."""
-        return f"{self._significance} Of {self.pairs} pairs A alone solved {self.only_a}, B alone {self.only_b}."
+        return f"{self._significance} Of {self.tasks} tasks A alone solved {self.only_a}, B alone {self.only_b}."
 
     @property
     def _significance(self) -> str:
@@ -91,8 +90,9 @@ class Overall:
 
 @dataclass(frozen=True)
 class Comparison:
-    """All pairs, and what they come to by each score: those are different rules and clocks, so nothing is averaged
-    over them. ``warnings`` say what else than the change under test differs between the two."""
+    """All pairs, and what they come to for each method and score. Nothing is averaged over those: a change may help
+    one method and harm another, and scores are different rules and clocks. ``warnings`` say what else than the change
+    under test differs between the two."""
 
     pairs: tuple[Pair, ...]
     overall: tuple[Overall, ...]
@@ -119,22 +119,19 @@ def compare(a: Sequence[RunResult], b: Sequence[RunResult], any_score: bool = Fa
     paired = [(tested_a[key], tested_b[key]) for key in shared]
     return Comparison(
         pairs=pairs,
-        overall=tuple(_overall(score, pairs) for score in sorted({pair.score for pair in pairs})),
+        overall=tuple(_overall(*row, pairs) for row in sorted({(pair.method, pair.score) for pair in pairs})),
         left_out=_left_out(ours, theirs, shared, degenerate),
         warnings=_warnings(_searches(a), _searches(b), paired),
     )
 
 
-def _overall(score: str, pairs: Sequence[Pair]) -> Overall:
-    chosen = [pair for pair in pairs if pair.score == score]
-    by_task: dict[str, list[float]] = {}
-    for pair in chosen:
-        by_task.setdefault(pair.task, []).append(math.log(pair.ratio))
-    logs = [statistics.fmean(values) for values in by_task.values()]
+def _overall(method: str, score: str, pairs: Sequence[Pair]) -> Overall:
+    chosen = [pair for pair in pairs if (pair.method, pair.score) == (method, score)]
+    logs = [math.log(pair.ratio) for pair in chosen]
     bounds = interval([[value] for value in logs])
     return Overall(
+        method=method,
         score=score,
-        pairs=len(chosen),
         tasks=len(logs),
         ratio=math.exp(statistics.fmean(logs)),
         interval=bounds and (math.exp(bounds[0]), math.exp(bounds[1])),

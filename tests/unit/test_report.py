@@ -496,14 +496,14 @@ def test_who_solved_nothing_is_not_faster_than_who_solved_all():
     """Kernels slower than the reference are not worse than none: a user keeps the reference either way."""
     a, none = [a_result(number, times=(12.0,)) for number in range(8)], [a_result(n, times=(None,)) for n in range(8)]
     assert verdict_of(a, none).startswith("No significant difference")
-    assert verdict_of(a, none).endswith("Of 8 pairs A alone solved 8, B alone 0.")
+    assert verdict_of(a, none).endswith("Of 8 tasks A alone solved 8, B alone 0.")
 
 
 def test_a_faster_store_that_solved_less_is_not_praised_without_a_word_on_that():
     a = [a_result(number, times=(9.0,)) for number in range(10)]
     b = [a_result(number, times=(2.0 if number < 8 else None,)) for number in range(10)]
     assert verdict_of(a, b).startswith("B is significantly faster")
-    assert verdict_of(a, b).endswith("Of 10 pairs A alone solved 2, B alone 0.")
+    assert verdict_of(a, b).endswith("Of 10 tasks A alone solved 2, B alone 0.")
 
 
 def test_each_score_has_its_own_result():
@@ -516,13 +516,13 @@ def test_each_score_has_its_own_result():
     a = [run for number in range(7) for run in judged(number, 5.0, 5.0 if number else None)]
     b = [run for number in range(7) for run in judged(number, 5.0, 2.5)]
     theirs, verified = compare(a, b).overall
-    assert (verified.score, verified.ratio, verified.pairs, verified.only_b) == ("verified", 1.0, 7, 0)
-    assert (theirs.score, theirs.pairs, theirs.only_b) == ("kernelbench HEAD", 7, 1)
+    assert (verified.score, verified.ratio, verified.tasks, verified.only_b) == ("verified", 1.0, 7, 0)
+    assert (theirs.score, theirs.tasks, theirs.only_b) == ("kernelbench HEAD", 7, 1)
     assert theirs.ratio > 2
     (table,) = (table for table in comparison_tables(compare(a, b)) if table.name == "overall")
     assert [row["score"] for row in table.records()] == ["kernelbench HEAD", "verified"]
-    assert "kernelbench HEAD: B is significantly faster" in table.note
-    assert "verified: No significant difference" in table.note
+    assert "stark by kernelbench HEAD: B is significantly faster" in table.note
+    assert "stark by verified: No significant difference" in table.note
 
 
 def test_few_tasks_have_no_interval():
@@ -532,11 +532,22 @@ def test_few_tasks_have_no_interval():
     assert "fewer than 5 tasks" in table.note
 
 
-def test_chance_is_called_chance_and_methods_of_a_task_are_one_piece_of_evidence():
-    a = [a_result(number, method) for number in range(3) for method in ("stark", "sampling", "reflexion")]
-    b = [replace(run, metrics=replace(run.metrics, best_ms=run.metrics.best_ms / 2)) for run in a]
-    (whole,) = compare(a, b).overall
-    assert (whole.pairs, whole.tasks, whole.p) == (9, 3, 0.25)
+def test_each_method_has_its_own_verdict():
+    """What helped one and harmed the other is no "no difference"."""
+    a = [a_result(number, method, times=(4.0,)) for number in range(8) for method in ("stark", "sampling")]
+    b = [replace(run, metrics=replace(run.metrics, best_ms=2.0 if run.method == "stark" else 8.0)) for run in a]
+    found = compare(a, b)
+    assert [(one.method, one.tasks, one.ratio) for one in found.overall] == [
+        ("sampling", 8, pytest.approx(0.5)),
+        ("stark", 8, pytest.approx(2.0)),
+    ]
+    *_, table = comparison_tables(found)
+    assert [row["method"] for row in table.records()] == ["sampling", "stark"]
+    assert "sampling by verified: A is significantly faster, 2.00x" in table.note
+    assert "stark by verified: B is significantly faster, 2.00x" in table.note
+    assert "one in twenty" in table.note
+    *_, table = comparison_tables(compare(a[:1], b[:1]))
+    assert "one in twenty" not in table.note
 
 
 @pytest.mark.parametrize(("tasks", "verdict"), [(1, "Too few"), (5, "Too few"), (6, "B is sig"), (16, "B is sig")])

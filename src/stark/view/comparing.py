@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from stark.comparison import Comparison
+from stark.comparison import Comparison, Overall
 from stark.inference import FEWEST
 from stark.results import RunResult
 from stark.view.report_facts import models_of
@@ -16,6 +16,8 @@ NOTE = (
     "run that failed or has only a slower kernel counts as 1: its user keeps the reference."
 )
 NO_INTERVAL = f"No interval is given over fewer than {FEWEST} tasks, nor where all tasks are alike."
+
+SEVERAL = "Each verdict stands by itself: where nothing differs, one in twenty finds a difference by chance."
 
 
 def conditions(name: str, folder: Path, results: Sequence[RunResult]) -> str:
@@ -35,21 +37,28 @@ def comparison_tables(found: Comparison) -> list[Table]:
         for pair in found.pairs
     ]
     rest = [(each.task, each.method, each.score, each.why) for each in found.left_out]
-    whole = {"score": "text", "tasks": "count", "B / A": "times", "95 % from": "times", "to": "times", "p": "number"}
-    whole |= {"pairs": "count", "solved by A only": "count", "by B only": "count"}
+    whole = {"method": "text", "score": "text", "tasks": "count", "B / A": "times", "95 % from": "times", "to": "times"}
+    whole |= {"p": "number", "solved by A only": "count", "by B only": "count"}
     totals = [
-        (one.score, one.tasks, one.ratio, *(one.interval or (None, None)), one.p, one.pairs, one.only_a, one.only_b)
+        (one.method, one.score, one.tasks, one.ratio, *(one.interval or (None, None)), one.p, one.only_a, one.only_b)
         for one in found.overall
     ]
-    verdicts = [f"{one.score}: {one.verdict}" if len(found.overall) > 1 else one.verdict for one in found.overall]
+    verdicts = _verdicts(found.overall)
     if any(one.interval is None for one in found.overall):
         verdicts.append(NO_INTERVAL)
     tables = [
         Table("tasks", "Task by task", columns, rows, NOTE),
         Table("left-out", "Not compared", {**what, "why": "text"}, rest),
-        Table("overall", "All together, by score", whole, totals, " ".join(verdicts)),
+        Table("overall", "All tasks together, by method and score", whole, totals, " ".join(verdicts)),
     ]
     return [table for table in tables if table.rows]
+
+
+def _verdicts(overall: Sequence[Overall]) -> list[str]:
+    """One of each method and score, which are named where there are several."""
+    if len(overall) == 1:
+        return [overall[0].verdict]
+    return [*(f"{one.method} by {one.score}: {one.verdict}" for one in overall), SEVERAL]
 
 
 _SOLVED = {(True, True): "both", (True, False): "A", (False, True): "B", (False, False): "neither"}
