@@ -8,11 +8,9 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from stark.errors import UsageError
-from stark.inference import interval, least_p, permutation_p
+from stark.inference import ENOUGH, SIGNIFICANT, permutation_test
 from stark.metrics import kept
 from stark.results import RESCORED, RunResult
-
-SIGNIFICANT = 0.05
 
 Key = tuple[str, str, str]  # task, method, score
 Runs = dict[Key, list[RunResult]]
@@ -55,6 +53,7 @@ class LeftOut:
 @dataclass(frozen=True)
 class Overall:
     """What the tasks of one method and score come to together. ``ratio`` is the geometric mean; above 1, B is faster.
+    Its interval, where there is one, is that of the test, so that 1 lies outside exactly where ``p`` is significant.
     ``only_a`` and ``only_b`` are the tasks that one side alone has solved."""
 
     method: str
@@ -75,11 +74,10 @@ class Overall:
     @property
     def _significance(self) -> str:
         test = "paired permutation test on the log-ratios of"
-        if least_p(self.tasks) >= SIGNIFICANT:
-            enough = next(number for number in range(1, 100) if least_p(number) < SIGNIFICANT)
+        if self.tasks < ENOUGH:
             return (
                 f"Too few tasks to tell: whatever came of {self.tasks}, the {test} them could not give"
-                f" p < {SIGNIFICANT}; it takes {enough} or more."
+                f" p < {SIGNIFICANT}; it takes {ENOUGH} or more."
             )
         sure = f"p = {self.p:.3f}, {test} {self.tasks} tasks"
         if self.p >= SIGNIFICANT:
@@ -128,14 +126,14 @@ def compare(a: Sequence[RunResult], b: Sequence[RunResult], any_score: bool = Fa
 def _overall(method: str, score: str, pairs: Sequence[Pair]) -> Overall:
     chosen = [pair for pair in pairs if (pair.method, pair.score) == (method, score)]
     logs = [math.log(pair.ratio) for pair in chosen]
-    bounds = interval([[value] for value in logs])
+    p, bounds = permutation_test(logs)
     return Overall(
         method=method,
         score=score,
         tasks=len(logs),
         ratio=math.exp(statistics.fmean(logs)),
         interval=bounds and (math.exp(bounds[0]), math.exp(bounds[1])),
-        p=permutation_p(logs),
+        p=p,
         only_a=sum(pair.solved_a and not pair.solved_b for pair in chosen),
         only_b=sum(pair.solved_b and not pair.solved_a for pair in chosen),
     )

@@ -199,9 +199,10 @@ def spread_of(results, figure):
 
 
 def test_the_spread_covers_seeds():
-    results = [a_result(task, times=(10.0 / (1 + seed),), seed=seed) for task in range(5) for seed in (0, 1, 2)]
+    runs = [(task, seed) for task in range(1, 6) for seed in (0, 1, 2)]
+    results = [a_result(task, times=(10.0 / (1 + seed) / task,), seed=seed) for task, seed in runs]
     row = spread_of(results, "speed, geometric mean")
-    assert (row["lowest seed"], row["highest seed"]) == pytest.approx((1.0, 3.0))
+    assert (row["lowest seed"], row["highest seed"]) == pytest.approx((120**0.2, 3 * 120**0.2))
     assert row["95 % from"] < row["value"] < row["to"]
 
 
@@ -525,11 +526,23 @@ def test_each_score_has_its_own_result():
     assert "stark by verified: No significant difference" in table.note
 
 
-def test_few_tasks_have_no_interval():
-    a, b = ([a_result(number, times=(ms * (1 + number),)) for number in range(4)] for ms in (1.0, 0.7))
-    *_, table = comparison_tables(compare(a, b))
+def test_where_the_test_cannot_decide_there_is_no_interval():
+    """All five tasks have become faster, which chance does too once in sixteen times."""
+    a = [a_result(number, times=(5.0,)) for number in range(6)]
+    b = [a_result(number, times=(4.0 / (1 + number),)) for number in range(6)]
+    *_, table = comparison_tables(compare(a[:5], b[:5]))
+    assert table.note.startswith("Too few tasks")
     assert (table.records()[0]["95 % from"], table.records()[0]["to"]) == (None, None)
-    assert "fewer than 5 tasks" in table.note
+    assert "fewer than 6 tasks" in table.note
+    *_, table = comparison_tables(compare(a, b))
+    assert table.note.startswith("B is significantly faster")
+    assert table.records()[0]["95 % from"] > 1
+
+
+def test_the_interval_of_a_speed_that_is_at_least_1_begins_there():
+    runs = [a_result(number, times=(10.0 if number else 1.0,)) for number in range(5)]
+    row = spread_of(runs, "speed, geometric mean")
+    assert row["95 % from"] == 1.0 < row["value"] < row["to"]
 
 
 def test_each_method_has_its_own_verdict():

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from stark.comparison import Comparison, Overall
-from stark.inference import FEWEST
+from stark.inference import ENOUGH
 from stark.results import RunResult
 from stark.view.report_facts import models_of
 from stark.view.tables import Table
@@ -15,7 +15,7 @@ NOTE = (
     "Speed-up over eager as measured in each store, in the finals where there are some: geometric mean over seeds. A "
     "run that failed or has only a slower kernel counts as 1: its user keeps the reference."
 )
-NO_INTERVAL = f"No interval is given over fewer than {FEWEST} tasks, nor where all tasks are alike."
+NO_INTERVAL = f"No interval is given over fewer than {ENOUGH} tasks, nor where all tasks are alike."
 
 SEVERAL = "Each verdict stands by itself: where nothing differs, one in twenty finds a difference by chance."
 
