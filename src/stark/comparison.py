@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from stark.errors import UsageError
-from stark.inference import ENOUGH, SIGNIFICANT, permutation_test
+from stark.inference import ENOUGH, SIGNIFICANT, differing, permutation_test
 from stark.metrics import kept
 from stark.results import RESCORED, RunResult
 
@@ -16,6 +16,7 @@ Key = tuple[str, str, str]  # task, method, score
 Runs = dict[Key, list[RunResult]]
 Sides = tuple[list[RunResult], list[RunResult]]  # the runs of a pair in either store
 
+TEST = "paired permutation test on the log-ratios"
 RULES = "A was judged by {}, B by {}: the difference may be that of the rules and clocks."
 DEVICES = "A was measured on {}, B on {}: the difference may be the machine's."
 BUDGETS = "A chose its best of {} attempts, B of {}: the difference may be the budget's."
@@ -54,11 +55,13 @@ class LeftOut:
 class Overall:
     """What the tasks of one method and score come to together. ``ratio`` is the geometric mean; above 1, B is faster.
     Its interval, where there is one, is that of the test, so that 1 lies outside exactly where ``p`` is significant.
-    ``only_a`` and ``only_b`` are the tasks that one side alone has solved."""
+    ``differing`` are the tasks whose speeds differ at all, ``only_a`` and ``only_b`` those that one side alone has
+    solved."""
 
     method: str
     score: str
     tasks: int
+    differing: int
     ratio: float
     interval: tuple[float, float] | None
     p: float
@@ -73,15 +76,16 @@ class Overall:
 
     @property
     def _significance(self) -> str:
-        test = "paired permutation test on the log-ratios of"
-        if self.tasks < ENOUGH:
+        if not self.differing:
+            return f"Neither is faster on any of {self.tasks} tasks."
+        if self.differing < ENOUGH:
             return (
-                f"Too few tasks to tell: whatever came of {self.tasks}, the {test} them could not give"
-                f" p < {SIGNIFICANT}; it takes {ENOUGH} or more."
+                f"Too few tasks to tell who is faster: speeds differ on {self.differing} of {self.tasks}, and whatever"
+                f" came of so few, a {TEST} could not give p < {SIGNIFICANT}; it takes {ENOUGH} or more."
             )
-        sure = f"p = {self.p:.3f}, {test} {self.tasks} tasks"
+        sure = f"p = {self.p:.3f}, {TEST} of {self.tasks} tasks"
         if self.p >= SIGNIFICANT:
-            return f"No significant difference ({sure})."
+            return f"No significant difference in speed ({sure})."
         better, share = ("B", self.ratio) if self.ratio > 1 else ("A", 1 / self.ratio)
         return f"{better} is significantly faster, {share:.2f}x ({sure})."
 
@@ -131,6 +135,7 @@ def _overall(method: str, score: str, pairs: Sequence[Pair]) -> Overall:
         method=method,
         score=score,
         tasks=len(logs),
+        differing=differing(logs),
         ratio=math.exp(statistics.fmean(logs)),
         interval=bounds and (math.exp(bounds[0]), math.exp(bounds[1])),
         p=p,

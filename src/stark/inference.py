@@ -14,7 +14,7 @@ FLIPS = 20_000
 EXACT_UP_TO = 14  # pairs; from there on, signs are flipped at random
 FEWEST = 5  # tasks; of fewer, the interval of a mean says more about the normal distribution than about them
 ENOUGH = next(pairs for pairs in itertools.count(1) if 2.0 ** (1 - pairs) < SIGNIFICANT)  # p where all signs are alike
-TIE = 1e-9  # differences of logarithms up to here are rounding
+TIE = 1e-9  # differences up to here are rounding: none
 
 Bounds = tuple[float, float]
 
@@ -59,6 +59,12 @@ def permutation_test(differences: Sequence[float]) -> tuple[float, Bounds | None
     low, high = sorted(low for low, _ in spans)[last], sorted((high for _, high in spans), reverse=True)[last]
     told = math.isfinite(low) and max(differences) - min(differences) > TIE
     return p, (low, high) if told else None
+
+
+def differing(differences: Sequence[float]) -> int:
+    """How many pairs differ at all. The signs of the others decide nothing: with fewer than ENOUGH that do, no
+    permutation test finds anything."""
+    return sum(abs(value) > TIE for value in differences)
 
 
 def _student(freedom: int) -> float:

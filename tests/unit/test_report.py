@@ -496,7 +496,7 @@ def verdict_of(a, b):
 def test_who_solved_nothing_is_not_faster_than_who_solved_all():
     """Kernels slower than the reference are not worse than none: a user keeps the reference either way."""
     a, none = [a_result(number, times=(12.0,)) for number in range(8)], [a_result(n, times=(None,)) for n in range(8)]
-    assert verdict_of(a, none).startswith("No significant difference")
+    assert verdict_of(a, none).startswith("Neither is faster on any of 8 tasks.")
     assert verdict_of(a, none).endswith("Of 8 tasks A alone solved 8, B alone 0.")
 
 
@@ -523,7 +523,7 @@ def test_each_score_has_its_own_result():
     (table,) = (table for table in comparison_tables(compare(a, b)) if table.name == "overall")
     assert [row["score"] for row in table.records()] == ["kernelbench HEAD", "verified"]
     assert "stark by kernelbench HEAD: B is significantly faster" in table.note
-    assert "stark by verified: No significant difference" in table.note
+    assert "stark by verified: Neither is faster" in table.note
 
 
 def test_where_the_test_cannot_decide_there_is_no_interval():
@@ -571,9 +571,21 @@ def test_a_verdict_needs_as_many_tasks_as_could_show_a_difference(tasks, verdict
     assert (found.p < 0.05) == (verdict != "Too few"), "more tasks are asked for exactly where they are needed"
 
 
+@pytest.mark.parametrize(("faster", "verdict"), [(0, "Neither"), (4, "Too few"), (5, "Too few"), (6, "B is sig")])
+def test_tasks_that_do_not_differ_are_no_evidence(faster, verdict):
+    """Of 20 tasks the others are solved by neither, or differ by rounding alone."""
+    a = [a_result(number, times=(5.0 if number < 15 else None,)) for number in range(20)]
+    b = [a_result(n, times=(2.5 if n < faster else 5.0 + 1e-12 if n < 15 else None,)) for n in range(20)]
+    (found,) = compare(a, b).overall
+    assert found.verdict.startswith(verdict)
+    assert found.differing == faster
+    assert (found.p < 0.05) == (verdict == "B is sig")
+
+
 def test_no_difference_among_enough_tasks_is_called_none():
     a = [a_result(number, times=(5.0,)) for number in range(6)]
-    assert verdict_of(a, a).startswith("No significant difference (p = 1.000")
+    b = [a_result(number, times=(4.0 if number % 2 else 6.25,)) for number in range(6)]
+    assert verdict_of(a, b).startswith("No significant difference in speed (p = 1.000")
 
 
 def test_stores_of_different_scores_are_compared_only_on_request():
