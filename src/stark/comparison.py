@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from stark.errors import UsageError
-from stark.inference import ENOUGH, SIGNIFICANT, differing, permutation_test
+from stark.inference import ENOUGH, SIGNIFICANT, differing, permutation_test, sign_p
 from stark.metrics import kept
 from stark.results import RESCORED, RunResult
 
@@ -69,13 +69,16 @@ class Overall:
     only_b: int
 
     @property
-    def verdict(self) -> str:
-        """The significance statement, and who solved what: a store can be faster where both have kernels and still
-        have fewer."""
-        return f"{self._significance} Of {self.tasks} tasks A alone solved {self.only_a}, B alone {self.only_b}."
+    def p_solved(self) -> float:
+        return sign_p(self.only_a, self.only_b)
 
     @property
-    def _significance(self) -> str:
+    def verdict(self) -> str:
+        """Who is faster, and who solved more: a store can be faster where it has kernels and still have fewer."""
+        return f"{self._faster} {self._solved}"
+
+    @property
+    def _faster(self) -> str:
         if not self.differing:
             return f"Neither is faster on any of {self.tasks} tasks."
         if self.differing < ENOUGH:
@@ -83,11 +86,21 @@ class Overall:
                 f"Too few tasks to tell who is faster: speeds differ on {self.differing} of {self.tasks}, and whatever"
                 f" came of so few, a {TEST} could not give p < {SIGNIFICANT}; it takes {ENOUGH} or more."
             )
-        sure = f"p = {self.p:.3f}, {TEST} of {self.tasks} tasks"
+        sure = f"{_told(self.p)}, {TEST} of {self.tasks} tasks"
         if self.p >= SIGNIFICANT:
             return f"No significant difference in speed ({sure})."
         better, share = ("B", self.ratio) if self.ratio > 1 else ("A", 1 / self.ratio)
         return f"{better} is significantly faster, {share:.2f}x ({sure})."
+
+    @property
+    def _solved(self) -> str:
+        counts = (
+            f"of {self.tasks}, A alone solved {self.only_a} and B alone {self.only_b}"
+            f" ({_told(self.p_solved)}, exact sign test)"
+        )
+        if self.p_solved >= SIGNIFICANT:
+            return f"No significant difference in tasks solved: {counts}."
+        return f"{'A' if self.only_a > self.only_b else 'B'} solved significantly more tasks: {counts}."
 
 
 @dataclass(frozen=True)
@@ -142,6 +155,10 @@ def _overall(method: str, score: str, pairs: Sequence[Pair]) -> Overall:
         only_a=sum(pair.solved_a and not pair.solved_b for pair in chosen),
         only_b=sum(pair.solved_b and not pair.solved_a for pair in chosen),
     )
+
+
+def _told(p: float) -> str:
+    return f"p = {p:.3f}" if p >= 0.001 else "p < 0.001"
 
 
 def _warnings(a: Sequence[RunResult], b: Sequence[RunResult], paired: Sequence[Sides]) -> tuple[str, ...]:

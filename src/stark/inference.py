@@ -1,5 +1,5 @@
-"""How sure one can be of a figure: means by Student's t, rates by Wilson's interval, differences by a permutation test.
-Pure; the same input gives the same answer."""
+"""How sure one can be of a figure: means by Student's t, rates by Wilson's interval, differences by a permutation test,
+outcomes by a sign test. Pure; the same input gives the same answer."""
 
 from __future__ import annotations
 
@@ -65,6 +65,13 @@ def differing(differences: Sequence[float]) -> int:
     """How many pairs differ at all. The signs of the others decide nothing: with fewer than ENOUGH that do, no
     permutation test finds anything."""
     return sum(abs(value) > TIE for value in differences)
+
+
+def sign_p(one: int, other: int) -> float:
+    """Two-sided p of the hypothesis that a task which one side alone has solved is either's by chance: McNemar's test,
+    exact."""
+    tail = sum(math.comb(one + other, fewer) for fewer in range(min(one, other) + 1))
+    return min(1.0, tail / 2.0 ** (one + other - 1))
 
 
 def _student(freedom: int) -> float:

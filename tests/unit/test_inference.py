@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stark.inference import ENOUGH, FEWEST, SIGNIFICANT, interval, permutation_test, rate_interval
+from stark.inference import ENOUGH, FEWEST, SIGNIFICANT, interval, permutation_test, rate_interval, sign_p
 
 VALUES = st.lists(st.lists(st.floats(-10, 10), min_size=1, max_size=3), min_size=1, max_size=8)
 RATES = st.lists(st.lists(st.sampled_from((0.0, 1.0)), min_size=1, max_size=3), min_size=1, max_size=8)
@@ -158,3 +158,16 @@ def test_an_interval_by_sampling_does_not_contradict_its_test_either():
     for _ in range(10):
         p, (low, high) = permutation_test([rng.gauss(0.4, 1) for _ in range(20)])
         assert (low <= 0 <= high) == (p >= SIGNIFICANT)
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "p"),
+    [(0, 0, 1.0), (0, 5, 2 / 32), (6, 0, 2 / 64), (1, 7, 18 / 256), (3, 3, 1.0), (0, 20, 2.0**-19)],
+)
+def test_outcomes_are_tested_by_their_signs(one, other, p):
+    assert sign_p(one, other) == sign_p(other, one) == p
+
+
+@given(one=st.integers(0, 6), other=st.integers(0, 6))
+def test_outcomes_are_differences_of_one_size(one, other):
+    assert sign_p(one, other) == permutation_test([1.0] * one + [-1.0] * other or [0.0])[0]

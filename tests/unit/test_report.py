@@ -497,14 +497,29 @@ def test_who_solved_nothing_is_not_faster_than_who_solved_all():
     """Kernels slower than the reference are not worse than none: a user keeps the reference either way."""
     a, none = [a_result(number, times=(12.0,)) for number in range(8)], [a_result(n, times=(None,)) for n in range(8)]
     assert verdict_of(a, none).startswith("Neither is faster on any of 8 tasks.")
-    assert verdict_of(a, none).endswith("Of 8 tasks A alone solved 8, B alone 0.")
+    assert "A solved significantly more tasks: of 8, A alone solved 8 and B alone 0 (p = 0.008" in verdict_of(a, none)
 
 
 def test_a_faster_store_that_solved_less_is_not_praised_without_a_word_on_that():
     a = [a_result(number, times=(9.0,)) for number in range(10)]
     b = [a_result(number, times=(2.0 if number < 8 else None,)) for number in range(10)]
     assert verdict_of(a, b).startswith("B is significantly faster")
-    assert verdict_of(a, b).endswith("Of 10 tasks A alone solved 2, B alone 0.")
+    assert "No significant difference in tasks solved: of 10, A alone solved 2 and B alone 0 (p = 0.500" in verdict_of(
+        a, b
+    )
+
+
+def test_that_more_tasks_are_solved_is_told_where_nothing_is_faster():
+    """B solves all that A does not, with kernels as fast as the reference."""
+    a, b = ([a_result(number, times=(ms,)) for number in range(20)] for ms in (None, 10.0))
+    found = compare(a, b)
+    (whole,) = found.overall
+    assert whole.verdict == (
+        "Neither is faster on any of 20 tasks. B solved significantly more tasks: of 20, A alone solved 0 and B"
+        " alone 20 (p < 0.001, exact sign test)."
+    )
+    *_, table = comparison_tables(found)
+    assert table.records()[0]["p of solved"] == pytest.approx(2.0**-19)
 
 
 def test_each_score_has_its_own_result():

@@ -9,7 +9,7 @@ from stark.comparison import Comparison, Overall
 from stark.inference import ENOUGH
 from stark.results import RunResult
 from stark.view.report_facts import models_of
-from stark.view.tables import Table
+from stark.view.tables import Row, Table
 
 NOTE = (
     "Speed-up over eager as measured in each store, in the finals where there are some: geometric mean over seeds. A "
@@ -37,21 +37,28 @@ def comparison_tables(found: Comparison) -> list[Table]:
         for pair in found.pairs
     ]
     rest = [(each.task, each.method, each.score, each.why) for each in found.left_out]
-    whole = {"method": "text", "score": "text", "tasks": "count", "B / A": "times", "95 % from": "times", "to": "times"}
-    whole |= {"p": "number", "solved by A only": "count", "by B only": "count"}
-    totals = [
-        (one.method, one.score, one.tasks, one.ratio, *(one.interval or (None, None)), one.p, one.only_a, one.only_b)
-        for one in found.overall
-    ]
-    verdicts = _verdicts(found.overall)
-    if any(one.interval is None for one in found.overall):
-        verdicts.append(NO_INTERVAL)
     tables = [
         Table("tasks", "Task by task", columns, rows, NOTE),
         Table("left-out", "Not compared", {**what, "why": "text"}, rest),
-        Table("overall", "All tasks together, by method and score", whole, totals, " ".join(verdicts)),
+        _together(found.overall),
     ]
     return [table for table in tables if table.rows]
+
+
+def _together(overall: Sequence[Overall]) -> Table:
+    columns = {"method": "text", "score": "text", "tasks": "count"}
+    columns |= {"B / A": "times", "95 % from": "times", "to": "times", "p of speed": "number"}
+    columns |= {"solved by A only": "count", "by B only": "count", "p of solved": "number"}
+    note = _verdicts(overall)
+    if any(one.interval is None for one in overall):
+        note.append(NO_INTERVAL)
+    title = "All tasks together, by method and score"
+    return Table("overall", title, columns, list(map(_total, overall)), " ".join(note))
+
+
+def _total(one: Overall) -> Row:
+    speed = (one.ratio, *(one.interval or (None, None)), one.p)
+    return one.method, one.score, one.tasks, *speed, one.only_a, one.only_b, one.p_solved
 
 
 def _verdicts(overall: Sequence[Overall]) -> list[str]:
