@@ -155,6 +155,14 @@ def test_table_3_is_level_3_where_there_is_one():
     assert {(row["level"], row["method"]) for row in rows_of(results, "table-3")} == {("3", "ma-only"), ("3", "stark")}
 
 
+def test_table_3_is_about_our_own_searches():
+    judged = a_result(1, "theirs", kind="judged")
+    results = [a_result(1), a_result(1, "stark (anchors off)"), a_result(1, "reflexion"), judged]
+    assert [row["method"] for row in rows_of(results, "table-3")] == ["stark", "stark (anchors off)"]
+    assert "theirs" in [row["method"] for row in rows_of(results, "table-1")]
+    assert "table-3" not in [table.name for table in tables([judged])]
+
+
 def test_figure_1_pairs_runs_of_the_same_task_and_seed():
     results = [
         a_result(1, times=(2.0,)),

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from stark.metrics import RunMetrics, kept
-from stark.results import RESCORED, RunResult
+from stark.results import JUDGED, RESCORED, RunResult
 from stark_worker.baselines import EAGER
 
 ORDER = ("sampling", "reflexion", "search-agent", "ma-only", "stark")  # as in the paper's tables
@@ -50,6 +50,11 @@ class Group:
     def attempting(self) -> list[RunMetrics]:
         """Without winners that were only judged again: those made no attempts and were to make none."""
         return [run.metrics for run in self.runs if run.metrics is not None and run.kind != RESCORED]
+
+    @property
+    def searched(self) -> bool:
+        """Whether a method made its kernels, not another tool."""
+        return all(run.kind != JUDGED for run in self.runs)
 
     @property
     def allowed(self) -> list[int]:

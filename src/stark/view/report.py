@@ -92,8 +92,8 @@ def table_2(groups: Sequence[Group]) -> Table:
 
 
 def table_3(groups: Sequence[Group]) -> Table:
-    """The ablation, on level 3 where there is one."""
-    ablation = [each for each in with_attempts(groups) if each.base != "reflexion"]
+    """The ablation of our own searches, on level 3 where there is one."""
+    ablation = [each for each in with_attempts(groups) if each.base != "reflexion" and each.searched]
     chosen = [each for each in ablation if (each.published_as or (0,))[0] == 3] or ablation
     scarce = _scarce(chosen)
     rows: list[Row] = []
