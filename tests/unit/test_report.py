@@ -214,6 +214,20 @@ def test_the_spread_covers_seeds():
     assert row["95 % from"] < row["value"] < row["to"]
 
 
+def test_one_seed_shows_no_spread_of_seeds():
+    row = spread_of([a_result(task) for task in range(5)], "success")
+    assert (row["lowest seed"], row["highest seed"]) == (None, None)
+
+
+def test_seeds_are_compared_on_the_tasks_that_all_have():
+    """The second seed has not come to the task that is easy to make faster."""
+    results = [a_result(1, times=(5.0,), seed=seed) for seed in (0, 1)] + [a_result(2, times=(0.1,))]
+    row = spread_of(results, "speed, geometric mean")
+    assert (row["lowest seed"], row["highest seed"]) == pytest.approx((2.0, 2.0))
+    row = spread_of([a_result(1, seed=0), a_result(2, seed=1)], "speed, geometric mean")
+    assert (row["lowest seed"], row["highest seed"]) == (None, None), "no task in common"
+
+
 def test_a_rate_of_few_tasks_is_never_sure_and_their_speed_has_no_interval():
     three = [a_result(task, times=(5.0 / task,)) for task in (1, 2, 3)]
     success = spread_of(three, "success")

@@ -89,8 +89,12 @@ class Group:
         return self._by(lambda run: run.task, figure)
 
     def by_seed(self, figure: Figure) -> list[list[float]]:
-        """A figure of each run, the tasks of a seed together."""
-        return self._by(lambda run: run.seed, figure)
+        """A figure of each run, the tasks of a seed together, without tasks that some seed lacks: those are no
+        difference between seeds."""
+        keys = self.keys
+        seeds = {seed for _, seed in keys}
+        shared = {(task, seed) for task, seed in keys if all((task, each) in keys for each in seeds)}
+        return self.on(shared)._by(lambda run: run.seed, figure)
 
     def _by(self, key: Callable[[RunResult], object], figure: Figure) -> list[list[float]]:
         found: dict[object, list[float]] = {}

@@ -160,13 +160,14 @@ def spread_table(groups: Sequence[Group]) -> Table:
             if by_task := each.by_task(figure):
                 value = statistics.fmean(value for values in by_task for value in values)
                 seeds = [statistics.fmean(values) for values in each.by_seed(figure)]
-                figures = (value, *(bounds_of(by_task) or (None, None)), min(seeds), max(seeds))
+                ends = (min(seeds), max(seeds)) if len(seeds) > 1 else (None, None)
+                figures = (value, *(bounds_of(by_task) or (None, None)), *ends)
                 rows.append((*each.where, name, *(None if one is None else finish(one) for one in figures)))
     note = (
         "fast_1 and speed are against eager. Success and fast_1 count a failed task as 0; their intervals are "
         f"Wilson's, with a trial per task. Of speed, {KEPT_RULE}; its interval is Student's over "
         "tasks, which takes their logarithms for normal and is too narrow where many count as 1. It is left open over "
-        f"fewer than {FEWEST} tasks and where all are alike."
+        f"fewer than {FEWEST} tasks and where all are alike. Seeds are compared on the tasks that all of them have."
     )
     return Table("spread", "Confidence intervals and seeds", columns, rows, note)
 
