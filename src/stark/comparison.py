@@ -126,10 +126,7 @@ def compare(a: Sequence[RunResult], b: Sequence[RunResult], any_score: bool = Fa
     degenerate = _degenerate([*ours, *theirs])
     shared = sorted(key for key in tested_a.keys() & tested_b.keys() if (key[0], key[2]) not in degenerate)
     if not shared:
-        raise UsageError(
-            "The two stores have no complete run in common on a task that tests something.",
-            "Compare stores on the same tasks; stark report names those that are degenerate or not complete.",
-        )
+        raise _nothing_shared(tested_a, tested_b)
     pairs = tuple(_pair(key, tested_a[key], tested_b[key]) for key in shared)
     paired = [(tested_a[key], tested_b[key]) for key in shared]
     return Comparison(
@@ -137,6 +134,19 @@ def compare(a: Sequence[RunResult], b: Sequence[RunResult], any_score: bool = Fa
         overall=tuple(_overall(*row, pairs) for row in sorted({(pair.method, pair.score) for pair in pairs})),
         left_out=_left_out(ours, theirs, shared, degenerate),
         warnings=_warnings(_searches(a), _searches(b), paired),
+    )
+
+
+def _nothing_shared(a: Runs, b: Runs) -> UsageError:
+    by_a, by_b = ({method for _, method, _ in runs} for runs in (a, b))
+    if by_a and by_b and not by_a & by_b:
+        return UsageError(
+            f"A has complete runs of {_listed(by_a)}, B of {_listed(by_b)}: nobody can say which to pair.",
+            "Compare stores with a method or tool in common, or with one each.",
+        )
+    return UsageError(
+        "The two stores have no complete run in common on a task that tests something.",
+        "Compare stores on the same tasks; stark report names those that are degenerate or not complete.",
     )
 
 

@@ -704,6 +704,13 @@ def test_stores_of_one_method_each_are_paired_by_task():
     assert [(whole.only_a, whole.only_b) for whole in found.overall] == [(0, 1)]
 
 
+def test_stores_without_a_common_method_are_told_so():
+    """On the same task; another tool's kernels have its name for a method."""
+    a, b = [a_result(1), a_result(1, "sampling")], [a_result(1, "theirs", kind="judged")]
+    with pytest.raises(UsageError, match="A has complete runs of sampling and stark, B of theirs"):
+        compare(a, b)
+
+
 def test_stores_without_a_common_task_cannot_be_compared():
     with pytest.raises(UsageError, match="in common"):
         compare([a_result(1)], [a_result(2)])
