@@ -20,6 +20,7 @@ TEST = "paired permutation test on the log-ratios"
 RULES = "A was judged by {}, B by {}: the difference may be that of the rules and clocks."
 DEVICES = "A was measured on {}, B on {}: the difference may be the machine's."
 BUDGETS = "A chose its best of {} attempts, B of {}: the difference may be the budget's."
+CHOSEN = "A's kernels were chosen by {}, B's by {}: the difference may be that of what was aimed at."
 SEEDS = "A has {} runs of a task and method, B {}: more runs solve more tasks."
 
 
@@ -94,6 +95,8 @@ class Overall:
 
     @property
     def _solved(self) -> str:
+        if not self.only_a + self.only_b:
+            return f"Both solved the same ones of {self.tasks} tasks."
         counts = (
             f"of {self.tasks}, A alone solved {self.only_a} and B alone {self.only_b}"
             f" ({_told(self.p_solved)}, exact sign test)"
@@ -121,7 +124,7 @@ def compare(a: Sequence[RunResult], b: Sequence[RunResult], any_score: bool = Fa
     A task that tests nothing for one of them is left out, as in the rows of a report. Speeds by different scores are
     paired only where ``any_score`` asks for it.
     """
-    ours, theirs = _alike(*_one_score(_searches(a), _searches(b), any_score))
+    ours, theirs = _alike(*_one_score(list(a), list(b), any_score))
     tested_a, tested_b = _counted(ours), _counted(theirs)
     degenerate = _degenerate([*ours, *theirs])
     shared = sorted(key for key in tested_a.keys() & tested_b.keys() if (key[0], key[2]) not in degenerate)
@@ -133,7 +136,7 @@ def compare(a: Sequence[RunResult], b: Sequence[RunResult], any_score: bool = Fa
         pairs=pairs,
         overall=tuple(_overall(*row, pairs) for row in sorted({(pair.method, pair.score) for pair in pairs})),
         left_out=_left_out(ours, theirs, shared, degenerate),
-        warnings=_warnings(_searches(a), _searches(b), paired),
+        warnings=_warnings(a, b, paired),
     )
 
 
@@ -173,14 +176,19 @@ def _told(p: float) -> str:
 
 def _warnings(a: Sequence[RunResult], b: Sequence[RunResult], paired: Sequence[Sides]) -> tuple[str, ...]:
     """What else differs, so that nobody takes it for the change under test."""
-    by_a, by_b = _scores(a), _scores(b)
     found = (
-        "" if by_a & by_b else RULES.format(*map(_listed, (by_a, by_b))),
+        "" if _scores(a) & _scores(b) else RULES.format(*map(_listed, map(_driving, (a, b)))),
+        _differing(paired, lambda runs: {_chooser(run) for run in runs}, CHOSEN),
         _differing(paired, lambda runs: {run.device for run in runs}, DEVICES),
         _differing(paired, lambda runs: {str(run.allowed) for run in runs}, BUDGETS),
         _differing(paired, lambda runs: {str(len(runs))}, SEEDS),
     )
     return tuple(filter(None, found))
+
+
+def _chooser(run: RunResult) -> str:
+    """What a kernel was chosen by, beside the score it is compared by."""
+    return "another score" if run.kind == RESCORED else "the score compared"
 
 
 def _scores(runs: Sequence[RunResult]) -> set[str]:
@@ -191,25 +199,25 @@ def _listed(names: Iterable[str]) -> str:
     return " and ".join(sorted(names))  # a score may have a comma
 
 
-def _searches(results: Sequence[RunResult]) -> list[RunResult]:
-    """Without winners that were only judged again."""
-    return [run for run in results if run.kind != RESCORED]
-
-
 def _one_score(a: list[RunResult], b: list[RunResult], any_score: bool) -> tuple[list[RunResult], list[RunResult]]:
     """The same runs, after seeing to it that their scores can be paired."""
-    by_a, by_b = _scores(a), _scores(b)
-    if by_a & by_b:
+    if _scores(a) & _scores(b):
         return a, b
-    one, other = _listed(by_a), _listed(by_b)
+    drove_a, drove_b = _driving(a), _driving(b)
+    one, other = _listed(drove_a), _listed(drove_b)
     if not any_score:
         raise UsageError(
             f"A was judged by {one} and B by {other}: those are different rules and clocks.",
             "Compare stores of the same score, or give --any-score to compare them all the same.",
         )
-    if len(by_a) + len(by_b) > 2:
+    if len(drove_a) + len(drove_b) > 2:
         raise UsageError(f"A has {one} and B has {other}: nobody can say which to pair.", "Compare stores of one each.")
-    return _named(a, score=f"{one} / {other}"), _named(b, score=f"{one} / {other}")
+    return _named(a, one, f"{one} / {other}"), _named(b, other, f"{one} / {other}")
+
+
+def _driving(runs: Sequence[RunResult]) -> set[str]:
+    """The scores by which kernels were chosen, without those by which winners were judged again."""
+    return _scores([run for run in runs if run.kind != RESCORED])
 
 
 def _alike(a: list[RunResult], b: list[RunResult]) -> tuple[list[RunResult], list[RunResult]]:
@@ -226,8 +234,8 @@ def _renamed(runs: list[RunResult], method: str, name: str) -> list[RunResult]:
     return [replace(run, method=name) if run.method == method else run for run in runs]
 
 
-def _named(runs: list[RunResult], score: str) -> list[RunResult]:
-    return [replace(run, score=score) for run in runs]
+def _named(runs: list[RunResult], score: str, name: str) -> list[RunResult]:
+    return [replace(run, score=name) if run.score == score else run for run in runs]
 
 
 def _counted(runs: Sequence[RunResult]) -> Runs:

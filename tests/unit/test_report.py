@@ -623,6 +623,7 @@ def test_no_difference_among_enough_tasks_is_called_none():
     a = [a_result(number, times=(5.0,)) for number in range(6)]
     b = [a_result(number, times=(4.0 if number % 2 else 6.25,)) for number in range(6)]
     assert verdict_of(a, b).startswith("No significant difference in speed (p = 1.000")
+    assert verdict_of(a, b).endswith("Both solved the same ones of 6 tasks.")
 
 
 def test_stores_of_different_scores_are_compared_only_on_request():
@@ -642,6 +643,40 @@ def test_of_stores_with_several_scores_the_same_ones_are_paired():
     assert [(each.score, each.why) for each in found.left_out] == [("kernelbench HEAD", "A: none, B: complete")]
     with pytest.raises(UsageError, match="nobody can say which to pair"):
         compare([a_result(1, score="kernelbench v0.1")], judged, any_score=True)
+
+
+def test_winners_by_the_other_score_are_paired_as_a_score_of_their_own():
+    """By the score of the search B is twice as fast, by the other one it has no kernel that holds."""
+    a = [run for number in range(6) for run in (a_result(number, times=(5.0,)), rescored(number, 5.0))]
+    b = [run for number in range(6) for run in (a_result(number, times=(2.5,)), rescored(number, None))]
+    found = compare(a, b)
+    assert [(one.score, one.ratio, one.only_a) for one in found.overall] == [
+        ("kernelbench v0.1", pytest.approx(0.5), 6),
+        ("verified", pytest.approx(2.0), 0),
+    ]
+    assert found.left_out == ()
+
+
+def test_winners_by_a_score_that_one_side_lacks_are_told():
+    found = compare([a_result(1), rescored(1, 5.0)], [a_result(1)])
+    assert [(each.score, each.why) for each in found.left_out] == [("kernelbench v0.1", "A: complete, B: none")]
+    assert found.warnings == ()
+
+
+def test_winners_that_were_chosen_by_another_score_than_they_are_compared_by_are_warned_of():
+    b = [a_result(1, score="kernelbench v0.1", budget=1, times=(5.0,))]
+    (warning,) = compare([a_result(1, times=(5.0,)), rescored(1, 5.0)], b).warnings
+    assert warning.startswith("A's kernels were chosen by another score, B's by the score compared")
+
+
+def test_on_request_the_scores_of_the_searches_are_paired():
+    a, b = (
+        [a_result(1), rescored(1, 5.0)],
+        [a_result(1, score="verified TF32"), replace(rescored(1, 5.0), score="kernelbench HEAD")],
+    )
+    found = compare(a, b, any_score=True)
+    assert [pair.score for pair in found.pairs] == ["verified / verified TF32"]
+    assert {each.score for each in found.left_out} == {"kernelbench v0.1", "kernelbench HEAD"}
 
 
 def test_other_machines_and_budgets_are_warned_of():

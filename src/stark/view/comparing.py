@@ -53,7 +53,7 @@ def _together(overall: Sequence[Overall]) -> Table:
     if any(one.interval is None for one in overall):
         note.append(NO_INTERVAL)
     title = "All tasks together, by method and score"
-    return Table("overall", title, columns, list(map(_total, overall)), " ".join(note))
+    return Table("overall", title, columns, list(map(_total, overall)), "\n".join(note))
 
 
 def _total(one: Overall) -> Row:
