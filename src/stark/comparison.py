@@ -96,7 +96,7 @@ class Overall:
     @property
     def _solved(self) -> str:
         if not self.only_a + self.only_b:
-            return f"Both solved the same ones of {self.tasks} tasks."
+            return f"None of {self.tasks} tasks was solved by one side alone."
         counts = (
             f"of {self.tasks}, A alone solved {self.only_a} and B alone {self.only_b}"
             f" ({_told(self.p_solved)}, exact sign test)"

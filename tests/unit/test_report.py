@@ -623,7 +623,7 @@ def test_no_difference_among_enough_tasks_is_called_none():
     a = [a_result(number, times=(5.0,)) for number in range(6)]
     b = [a_result(number, times=(4.0 if number % 2 else 6.25,)) for number in range(6)]
     assert verdict_of(a, b).startswith("No significant difference in speed (p = 1.000")
-    assert verdict_of(a, b).endswith("Both solved the same ones of 6 tasks.")
+    assert verdict_of(a, b).endswith("None of 6 tasks was solved by one side alone.")
 
 
 def test_stores_of_different_scores_are_compared_only_on_request():
