@@ -196,7 +196,7 @@ def compare(
         bool, typer.Option("--any-score", help="Also where the two were judged by other scores.")
     ] = False,
 ) -> None:
-    """Say whether B is better than A: task by task, and overall with how likely the difference is chance."""
+    """Say whether B is faster than A or solves more: task by task, and by method with how likely it is chance."""
     from stark.comparison import compare as compare_results
     from stark.results import read_results
     from stark.view.comparing import comparison_tables, conditions

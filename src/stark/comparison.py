@@ -8,19 +8,19 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from stark.errors import UsageError
-from stark.inference import interval, least_p, permutation_p
+from stark.inference import ENOUGH, SIGNIFICANT, differing, permutation_test, sign_p
 from stark.metrics import kept
 from stark.results import RESCORED, RunResult
-
-SIGNIFICANT = 0.05
 
 Key = tuple[str, str, str]  # task, method, score
 Runs = dict[Key, list[RunResult]]
 Sides = tuple[list[RunResult], list[RunResult]]  # the runs of a pair in either store
 
+TEST = "paired permutation test on the log-ratios"
 RULES = "A was judged by {}, B by {}: the difference may be that of the rules and clocks."
 DEVICES = "A was measured on {}, B on {}: the difference may be the machine's."
 BUDGETS = "A chose its best of {} attempts, B of {}: the difference may be the budget's."
+CHOSEN = "A's kernels were chosen by {}, B's by {}: the difference may be that of what was aimed at."
 SEEDS = "A has {} runs of a task and method, B {}: more runs solve more tasks."
 
 
@@ -54,13 +54,15 @@ class LeftOut:
 
 @dataclass(frozen=True)
 class Overall:
-    """What the pairs of one score come to together. ``ratio`` is the geometric mean; above 1, B is faster. The methods
-    of a task are no independent evidence, so ``p`` and the interval, where there is one, count tasks. ``only_a`` and
-    ``only_b`` are the pairs that one side alone has solved."""
+    """What the tasks of one method and score come to together. ``ratio`` is the geometric mean; above 1, B is faster.
+    Its interval, where there is one, is that of the test, so that 1 lies outside exactly where ``p`` is significant.
+    ``differing`` are the tasks whose speeds differ at all, ``only_a`` and ``only_b`` those that one side alone has
+    solved."""
 
+    method: str
     score: str
-    pairs: int
     tasks: int
+    differing: int
     ratio: float
     interval: tuple[float, float] | None
     p: float
@@ -68,31 +70,47 @@ class Overall:
     only_b: int
 
     @property
-    def verdict(self) -> str:
-        """The significance statement, and who solved what: a store can be faster where both have kernels and still
-        have fewer."""
-        return f"{self._significance} Of {self.pairs} pairs A alone solved {self.only_a}, B alone {self.only_b}."
+    def p_solved(self) -> float:
+        return sign_p(self.only_a, self.only_b)
 
     @property
-    def _significance(self) -> str:
-        test = "paired permutation test on the log-ratios of"
-        if least_p(self.tasks) >= SIGNIFICANT:
-            enough = next(number for number in range(1, 100) if least_p(number) < SIGNIFICANT)
+    def verdict(self) -> str:
+        """Who is faster, and who solved more: a store can be faster where it has kernels and still have fewer."""
+        return f"{self._faster} {self._solved}"
+
+    @property
+    def _faster(self) -> str:
+        if not self.differing:
+            return f"Neither is faster on any of {self.tasks} tasks."
+        if self.differing < ENOUGH:
             return (
-                f"Too few tasks to tell: whatever came of {self.tasks}, the {test} them could not give"
-                f" p < {SIGNIFICANT}; it takes {enough} or more."
+                f"Too few tasks to tell who is faster: speeds differ on {self.differing} of {self.tasks}, and whatever"
+                f" came of so few, a {TEST} could not give p < {SIGNIFICANT}; it takes {ENOUGH} or more."
             )
-        sure = f"p = {self.p:.3f}, {test} {self.tasks} tasks"
+        sure = f"{_told(self.p)}, {TEST} of {self.tasks} tasks"
         if self.p >= SIGNIFICANT:
-            return f"No significant difference ({sure})."
+            return f"No significant difference in speed ({sure})."
         better, share = ("B", self.ratio) if self.ratio > 1 else ("A", 1 / self.ratio)
         return f"{better} is significantly faster, {share:.2f}x ({sure})."
+
+    @property
+    def _solved(self) -> str:
+        if not self.only_a + self.only_b:
+            return f"None of {self.tasks} tasks was solved by one side alone."
+        counts = (
+            f"of {self.tasks}, A alone solved {self.only_a} and B alone {self.only_b}"
+            f" ({_told(self.p_solved)}, exact sign test)"
+        )
+        if self.p_solved >= SIGNIFICANT:
+            return f"No significant difference in tasks solved: {counts}."
+        return f"{'A' if self.only_a > self.only_b else 'B'} solved significantly more tasks: {counts}."
 
 
 @dataclass(frozen=True)
 class Comparison:
-    """All pairs, and what they come to by each score: those are different rules and clocks, so nothing is averaged
-    over them. ``warnings`` say what else than the change under test differs between the two."""
+    """All pairs, and what they come to for each method and score. Nothing is averaged over those: a change may help
+    one method and harm another, and scores are different rules and clocks. ``warnings`` say what else than the change
+    under test differs between the two."""
 
     pairs: tuple[Pair, ...]
     overall: tuple[Overall, ...]
@@ -106,54 +124,71 @@ def compare(a: Sequence[RunResult], b: Sequence[RunResult], any_score: bool = Fa
     A task that tests nothing for one of them is left out, as in the rows of a report. Speeds by different scores are
     paired only where ``any_score`` asks for it.
     """
-    ours, theirs = _alike(*_one_score(_searches(a), _searches(b), any_score))
+    ours, theirs = _alike(*_one_score(list(a), list(b), any_score))
     tested_a, tested_b = _counted(ours), _counted(theirs)
     degenerate = _degenerate([*ours, *theirs])
     shared = sorted(key for key in tested_a.keys() & tested_b.keys() if (key[0], key[2]) not in degenerate)
     if not shared:
-        raise UsageError(
-            "The two stores have no complete run in common on a task that tests something.",
-            "Compare stores on the same tasks; stark report names those that are degenerate or not complete.",
-        )
+        raise _nothing_shared(tested_a, tested_b)
     pairs = tuple(_pair(key, tested_a[key], tested_b[key]) for key in shared)
     paired = [(tested_a[key], tested_b[key]) for key in shared]
     return Comparison(
         pairs=pairs,
-        overall=tuple(_overall(score, pairs) for score in sorted({pair.score for pair in pairs})),
+        overall=tuple(_overall(*row, pairs) for row in sorted({(pair.method, pair.score) for pair in pairs})),
         left_out=_left_out(ours, theirs, shared, degenerate),
-        warnings=_warnings(_searches(a), _searches(b), paired),
+        warnings=_warnings(a, b, paired),
     )
 
 
-def _overall(score: str, pairs: Sequence[Pair]) -> Overall:
-    chosen = [pair for pair in pairs if pair.score == score]
-    by_task: dict[str, list[float]] = {}
-    for pair in chosen:
-        by_task.setdefault(pair.task, []).append(math.log(pair.ratio))
-    logs = [statistics.fmean(values) for values in by_task.values()]
-    bounds = interval([[value] for value in logs])
+def _nothing_shared(a: Runs, b: Runs) -> UsageError:
+    by_a, by_b = ({method for _, method, _ in runs} for runs in (a, b))
+    if by_a and by_b and not by_a & by_b:
+        return UsageError(
+            f"A has complete runs of {_listed(by_a)}, B of {_listed(by_b)}: nobody can say which to pair.",
+            "Compare stores with a method or tool in common, or with one each.",
+        )
+    return UsageError(
+        "The two stores have no complete run in common on a task that tests something.",
+        "Compare stores on the same tasks; stark report names those that are degenerate or not complete.",
+    )
+
+
+def _overall(method: str, score: str, pairs: Sequence[Pair]) -> Overall:
+    chosen = [pair for pair in pairs if (pair.method, pair.score) == (method, score)]
+    logs = [math.log(pair.ratio) for pair in chosen]
+    p, bounds = permutation_test(logs)
     return Overall(
+        method=method,
         score=score,
-        pairs=len(chosen),
         tasks=len(logs),
+        differing=differing(logs),
         ratio=math.exp(statistics.fmean(logs)),
         interval=bounds and (math.exp(bounds[0]), math.exp(bounds[1])),
-        p=permutation_p(logs),
+        p=p,
         only_a=sum(pair.solved_a and not pair.solved_b for pair in chosen),
         only_b=sum(pair.solved_b and not pair.solved_a for pair in chosen),
     )
 
 
+def _told(p: float) -> str:
+    return f"p = {p:.3f}" if p >= 0.001 else "p < 0.001"
+
+
 def _warnings(a: Sequence[RunResult], b: Sequence[RunResult], paired: Sequence[Sides]) -> tuple[str, ...]:
     """What else differs, so that nobody takes it for the change under test."""
-    by_a, by_b = _scores(a), _scores(b)
     found = (
-        "" if by_a & by_b else RULES.format(*map(_listed, (by_a, by_b))),
+        "" if _scores(a) & _scores(b) else RULES.format(*map(_listed, map(_driving, (a, b)))),
+        _differing(paired, lambda runs: {_chooser(run) for run in runs}, CHOSEN),
         _differing(paired, lambda runs: {run.device for run in runs}, DEVICES),
         _differing(paired, lambda runs: {str(run.allowed) for run in runs}, BUDGETS),
         _differing(paired, lambda runs: {str(len(runs))}, SEEDS),
     )
     return tuple(filter(None, found))
+
+
+def _chooser(run: RunResult) -> str:
+    """What a kernel was chosen by, beside the score it is compared by."""
+    return "another score" if run.kind == RESCORED else "the score compared"
 
 
 def _scores(runs: Sequence[RunResult]) -> set[str]:
@@ -164,25 +199,25 @@ def _listed(names: Iterable[str]) -> str:
     return " and ".join(sorted(names))  # a score may have a comma
 
 
-def _searches(results: Sequence[RunResult]) -> list[RunResult]:
-    """Without winners that were only judged again."""
-    return [run for run in results if run.kind != RESCORED]
-
-
 def _one_score(a: list[RunResult], b: list[RunResult], any_score: bool) -> tuple[list[RunResult], list[RunResult]]:
     """The same runs, after seeing to it that their scores can be paired."""
-    by_a, by_b = _scores(a), _scores(b)
-    if by_a & by_b:
+    if _scores(a) & _scores(b):
         return a, b
-    one, other = _listed(by_a), _listed(by_b)
+    drove_a, drove_b = _driving(a), _driving(b)
+    one, other = _listed(drove_a), _listed(drove_b)
     if not any_score:
         raise UsageError(
             f"A was judged by {one} and B by {other}: those are different rules and clocks.",
             "Compare stores of the same score, or give --any-score to compare them all the same.",
         )
-    if len(by_a) + len(by_b) > 2:
+    if len(drove_a) + len(drove_b) > 2:
         raise UsageError(f"A has {one} and B has {other}: nobody can say which to pair.", "Compare stores of one each.")
-    return _named(a, score=f"{one} / {other}"), _named(b, score=f"{one} / {other}")
+    return _named(a, one, f"{one} / {other}"), _named(b, other, f"{one} / {other}")
+
+
+def _driving(runs: Sequence[RunResult]) -> set[str]:
+    """The scores by which kernels were chosen, without those by which winners were judged again."""
+    return _scores([run for run in runs if run.kind != RESCORED])
 
 
 def _alike(a: list[RunResult], b: list[RunResult]) -> tuple[list[RunResult], list[RunResult]]:
@@ -199,8 +234,8 @@ def _renamed(runs: list[RunResult], method: str, name: str) -> list[RunResult]:
     return [replace(run, method=name) if run.method == method else run for run in runs]
 
 
-def _named(runs: list[RunResult], score: str) -> list[RunResult]:
-    return [replace(run, score=score) for run in runs]
+def _named(runs: list[RunResult], score: str, name: str) -> list[RunResult]:
+    return [replace(run, score=name) if run.score == score else run for run in runs]
 
 
 def _counted(runs: Sequence[RunResult]) -> Runs:

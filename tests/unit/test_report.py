@@ -155,6 +155,14 @@ def test_table_3_is_level_3_where_there_is_one():
     assert {(row["level"], row["method"]) for row in rows_of(results, "table-3")} == {("3", "ma-only"), ("3", "stark")}
 
 
+def test_table_3_is_about_our_own_searches():
+    judged = a_result(1, "theirs", kind="judged")
+    results = [a_result(1), a_result(1, "stark (anchors off)"), a_result(1, "reflexion"), judged]
+    assert [row["method"] for row in rows_of(results, "table-3")] == ["stark", "stark (anchors off)"]
+    assert "theirs" in [row["method"] for row in rows_of(results, "table-1")]
+    assert "table-3" not in [table.name for table in tables([judged])]
+
+
 def test_figure_1_pairs_runs_of_the_same_task_and_seed():
     results = [
         a_result(1, times=(2.0,)),
@@ -199,10 +207,25 @@ def spread_of(results, figure):
 
 
 def test_the_spread_covers_seeds():
-    results = [a_result(task, times=(10.0 / (1 + seed),), seed=seed) for task in range(5) for seed in (0, 1, 2)]
+    runs = [(task, seed) for task in range(1, 6) for seed in (0, 1, 2)]
+    results = [a_result(task, times=(10.0 / (1 + seed) / task,), seed=seed) for task, seed in runs]
     row = spread_of(results, "speed, geometric mean")
-    assert (row["lowest seed"], row["highest seed"]) == pytest.approx((1.0, 3.0))
+    assert (row["lowest seed"], row["highest seed"]) == pytest.approx((120**0.2, 3 * 120**0.2))
     assert row["95 % from"] < row["value"] < row["to"]
+
+
+def test_one_seed_shows_no_spread_of_seeds():
+    row = spread_of([a_result(task) for task in range(5)], "success")
+    assert (row["lowest seed"], row["highest seed"]) == (None, None)
+
+
+def test_seeds_are_compared_on_the_tasks_that_all_have():
+    """The second seed has not come to the task that is easy to make faster."""
+    results = [a_result(1, times=(5.0,), seed=seed) for seed in (0, 1)] + [a_result(2, times=(0.1,))]
+    row = spread_of(results, "speed, geometric mean")
+    assert (row["lowest seed"], row["highest seed"]) == pytest.approx((2.0, 2.0))
+    row = spread_of([a_result(1, seed=0), a_result(2, seed=1)], "speed, geometric mean")
+    assert (row["lowest seed"], row["highest seed"]) == (None, None), "no task in common"
 
 
 def test_a_rate_of_few_tasks_is_never_sure_and_their_speed_has_no_interval():
@@ -495,15 +518,30 @@ def verdict_of(a, b):
 def test_who_solved_nothing_is_not_faster_than_who_solved_all():
     """Kernels slower than the reference are not worse than none: a user keeps the reference either way."""
     a, none = [a_result(number, times=(12.0,)) for number in range(8)], [a_result(n, times=(None,)) for n in range(8)]
-    assert verdict_of(a, none).startswith("No significant difference")
-    assert verdict_of(a, none).endswith("Of 8 pairs A alone solved 8, B alone 0.")
+    assert verdict_of(a, none).startswith("Neither is faster on any of 8 tasks.")
+    assert "A solved significantly more tasks: of 8, A alone solved 8 and B alone 0 (p = 0.008" in verdict_of(a, none)
 
 
 def test_a_faster_store_that_solved_less_is_not_praised_without_a_word_on_that():
     a = [a_result(number, times=(9.0,)) for number in range(10)]
     b = [a_result(number, times=(2.0 if number < 8 else None,)) for number in range(10)]
     assert verdict_of(a, b).startswith("B is significantly faster")
-    assert verdict_of(a, b).endswith("Of 10 pairs A alone solved 2, B alone 0.")
+    assert "No significant difference in tasks solved: of 10, A alone solved 2 and B alone 0 (p = 0.500" in verdict_of(
+        a, b
+    )
+
+
+def test_that_more_tasks_are_solved_is_told_where_nothing_is_faster():
+    """B solves all that A does not, with kernels as fast as the reference."""
+    a, b = ([a_result(number, times=(ms,)) for number in range(20)] for ms in (None, 10.0))
+    found = compare(a, b)
+    (whole,) = found.overall
+    assert whole.verdict == (
+        "Neither is faster on any of 20 tasks. B solved significantly more tasks: of 20, A alone solved 0 and B"
+        " alone 20 (p < 0.001, exact sign test)."
+    )
+    *_, table = comparison_tables(found)
+    assert table.records()[0]["p of solved"] == pytest.approx(2.0**-19)
 
 
 def test_each_score_has_its_own_result():
@@ -516,27 +554,50 @@ def test_each_score_has_its_own_result():
     a = [run for number in range(7) for run in judged(number, 5.0, 5.0 if number else None)]
     b = [run for number in range(7) for run in judged(number, 5.0, 2.5)]
     theirs, verified = compare(a, b).overall
-    assert (verified.score, verified.ratio, verified.pairs, verified.only_b) == ("verified", 1.0, 7, 0)
-    assert (theirs.score, theirs.pairs, theirs.only_b) == ("kernelbench HEAD", 7, 1)
+    assert (verified.score, verified.ratio, verified.tasks, verified.only_b) == ("verified", 1.0, 7, 0)
+    assert (theirs.score, theirs.tasks, theirs.only_b) == ("kernelbench HEAD", 7, 1)
     assert theirs.ratio > 2
     (table,) = (table for table in comparison_tables(compare(a, b)) if table.name == "overall")
     assert [row["score"] for row in table.records()] == ["kernelbench HEAD", "verified"]
-    assert "kernelbench HEAD: B is significantly faster" in table.note
-    assert "verified: No significant difference" in table.note
+    assert "stark by kernelbench HEAD: B is significantly faster" in table.note
+    assert "stark by verified: Neither is faster" in table.note
 
 
-def test_few_tasks_have_no_interval():
-    a, b = ([a_result(number, times=(ms * (1 + number),)) for number in range(4)] for ms in (1.0, 0.7))
-    *_, table = comparison_tables(compare(a, b))
+def test_where_the_test_cannot_decide_there_is_no_interval():
+    """All five tasks have become faster, which chance does too once in sixteen times."""
+    a = [a_result(number, times=(5.0,)) for number in range(6)]
+    b = [a_result(number, times=(4.0 / (1 + number),)) for number in range(6)]
+    *_, table = comparison_tables(compare(a[:5], b[:5]))
+    assert table.note.startswith("Too few tasks")
     assert (table.records()[0]["95 % from"], table.records()[0]["to"]) == (None, None)
-    assert "fewer than 5 tasks" in table.note
+    assert "fewer than 6 tasks" in table.note
+    *_, table = comparison_tables(compare(a, b))
+    assert table.note.startswith("B is significantly faster")
+    assert table.records()[0]["95 % from"] > 1
 
 
-def test_chance_is_called_chance_and_methods_of_a_task_are_one_piece_of_evidence():
-    a = [a_result(number, method) for number in range(3) for method in ("stark", "sampling", "reflexion")]
-    b = [replace(run, metrics=replace(run.metrics, best_ms=run.metrics.best_ms / 2)) for run in a]
-    (whole,) = compare(a, b).overall
-    assert (whole.pairs, whole.tasks, whole.p) == (9, 3, 0.25)
+def test_the_interval_of_a_speed_that_is_at_least_1_begins_there():
+    runs = [a_result(number, times=(10.0 if number else 1.0,)) for number in range(5)]
+    row = spread_of(runs, "speed, geometric mean")
+    assert row["95 % from"] == 1.0 < row["value"] < row["to"]
+
+
+def test_each_method_has_its_own_verdict():
+    """What helped one and harmed the other is no "no difference"."""
+    a = [a_result(number, method, times=(4.0,)) for number in range(8) for method in ("stark", "sampling")]
+    b = [replace(run, metrics=replace(run.metrics, best_ms=2.0 if run.method == "stark" else 8.0)) for run in a]
+    found = compare(a, b)
+    assert [(one.method, one.tasks, one.ratio) for one in found.overall] == [
+        ("sampling", 8, pytest.approx(0.5)),
+        ("stark", 8, pytest.approx(2.0)),
+    ]
+    *_, table = comparison_tables(found)
+    assert [row["method"] for row in table.records()] == ["sampling", "stark"]
+    assert "sampling by verified: A is significantly faster, 2.00x" in table.note
+    assert "stark by verified: B is significantly faster, 2.00x" in table.note
+    assert "one in twenty" in table.note
+    *_, table = comparison_tables(compare(a[:1], b[:1]))
+    assert "one in twenty" not in table.note
 
 
 @pytest.mark.parametrize(("tasks", "verdict"), [(1, "Too few"), (5, "Too few"), (6, "B is sig"), (16, "B is sig")])
@@ -547,9 +608,22 @@ def test_a_verdict_needs_as_many_tasks_as_could_show_a_difference(tasks, verdict
     assert (found.p < 0.05) == (verdict != "Too few"), "more tasks are asked for exactly where they are needed"
 
 
+@pytest.mark.parametrize(("faster", "verdict"), [(0, "Neither"), (4, "Too few"), (5, "Too few"), (6, "B is sig")])
+def test_tasks_that_do_not_differ_are_no_evidence(faster, verdict):
+    """Of 20 tasks the others are solved by neither, or differ by rounding alone."""
+    a = [a_result(number, times=(5.0 if number < 15 else None,)) for number in range(20)]
+    b = [a_result(n, times=(2.5 if n < faster else 5.0 + 1e-12 if n < 15 else None,)) for n in range(20)]
+    (found,) = compare(a, b).overall
+    assert found.verdict.startswith(verdict)
+    assert found.differing == faster
+    assert (found.p < 0.05) == (verdict == "B is sig")
+
+
 def test_no_difference_among_enough_tasks_is_called_none():
     a = [a_result(number, times=(5.0,)) for number in range(6)]
-    assert verdict_of(a, a).startswith("No significant difference (p = 1.000")
+    b = [a_result(number, times=(4.0 if number % 2 else 6.25,)) for number in range(6)]
+    assert verdict_of(a, b).startswith("No significant difference in speed (p = 1.000")
+    assert verdict_of(a, b).endswith("None of 6 tasks was solved by one side alone.")
 
 
 def test_stores_of_different_scores_are_compared_only_on_request():
@@ -569,6 +643,40 @@ def test_of_stores_with_several_scores_the_same_ones_are_paired():
     assert [(each.score, each.why) for each in found.left_out] == [("kernelbench HEAD", "A: none, B: complete")]
     with pytest.raises(UsageError, match="nobody can say which to pair"):
         compare([a_result(1, score="kernelbench v0.1")], judged, any_score=True)
+
+
+def test_winners_by_the_other_score_are_paired_as_a_score_of_their_own():
+    """By the score of the search B is twice as fast, by the other one it has no kernel that holds."""
+    a = [run for number in range(6) for run in (a_result(number, times=(5.0,)), rescored(number, 5.0))]
+    b = [run for number in range(6) for run in (a_result(number, times=(2.5,)), rescored(number, None))]
+    found = compare(a, b)
+    assert [(one.score, one.ratio, one.only_a) for one in found.overall] == [
+        ("kernelbench v0.1", pytest.approx(0.5), 6),
+        ("verified", pytest.approx(2.0), 0),
+    ]
+    assert found.left_out == ()
+
+
+def test_winners_by_a_score_that_one_side_lacks_are_told():
+    found = compare([a_result(1), rescored(1, 5.0)], [a_result(1)])
+    assert [(each.score, each.why) for each in found.left_out] == [("kernelbench v0.1", "A: complete, B: none")]
+    assert found.warnings == ()
+
+
+def test_winners_that_were_chosen_by_another_score_than_they_are_compared_by_are_warned_of():
+    b = [a_result(1, score="kernelbench v0.1", budget=1, times=(5.0,))]
+    (warning,) = compare([a_result(1, times=(5.0,)), rescored(1, 5.0)], b).warnings
+    assert warning.startswith("A's kernels were chosen by another score, B's by the score compared")
+
+
+def test_on_request_the_scores_of_the_searches_are_paired():
+    a, b = (
+        [a_result(1), rescored(1, 5.0)],
+        [a_result(1, score="verified TF32"), replace(rescored(1, 5.0), score="kernelbench HEAD")],
+    )
+    found = compare(a, b, any_score=True)
+    assert [pair.score for pair in found.pairs] == ["verified / verified TF32"]
+    assert {each.score for each in found.left_out} == {"kernelbench v0.1", "kernelbench HEAD"}
 
 
 def test_other_machines_and_budgets_are_warned_of():
@@ -629,6 +737,13 @@ def test_stores_of_one_method_each_are_paired_by_task():
     found = compare(a, b)
     assert [(pair.method, pair.ratio) for pair in found.pairs] == [("sampling / stark", 2.0)] * 2
     assert [(whole.only_a, whole.only_b) for whole in found.overall] == [(0, 1)]
+
+
+def test_stores_without_a_common_method_are_told_so():
+    """On the same task; another tool's kernels have its name for a method."""
+    a, b = [a_result(1), a_result(1, "sampling")], [a_result(1, "theirs", kind="judged")]
+    with pytest.raises(UsageError, match="A has complete runs of sampling and stark, B of theirs"):
+        compare(a, b)
 
 
 def test_stores_without_a_common_task_cannot_be_compared():

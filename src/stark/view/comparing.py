@@ -5,17 +5,19 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from stark.comparison import Comparison
-from stark.inference import FEWEST
+from stark.comparison import Comparison, Overall
+from stark.inference import ENOUGH
 from stark.results import RunResult
 from stark.view.report_facts import models_of
-from stark.view.tables import Table
+from stark.view.tables import Row, Table
 
 NOTE = (
     "Speed-up over eager as measured in each store, in the finals where there are some: geometric mean over seeds. A "
     "run that failed or has only a slower kernel counts as 1: its user keeps the reference."
 )
-NO_INTERVAL = f"No interval is given over fewer than {FEWEST} tasks, nor where all tasks are alike."
+NO_INTERVAL = f"No interval is given over fewer than {ENOUGH} tasks, nor where all tasks are alike."
+
+SEVERAL = "Each verdict stands by itself: where nothing differs, one in twenty finds a difference by chance."
 
 
 def conditions(name: str, folder: Path, results: Sequence[RunResult]) -> str:
@@ -35,21 +37,35 @@ def comparison_tables(found: Comparison) -> list[Table]:
         for pair in found.pairs
     ]
     rest = [(each.task, each.method, each.score, each.why) for each in found.left_out]
-    whole = {"score": "text", "tasks": "count", "B / A": "times", "95 % from": "times", "to": "times", "p": "number"}
-    whole |= {"pairs": "count", "solved by A only": "count", "by B only": "count"}
-    totals = [
-        (one.score, one.tasks, one.ratio, *(one.interval or (None, None)), one.p, one.pairs, one.only_a, one.only_b)
-        for one in found.overall
-    ]
-    verdicts = [f"{one.score}: {one.verdict}" if len(found.overall) > 1 else one.verdict for one in found.overall]
-    if any(one.interval is None for one in found.overall):
-        verdicts.append(NO_INTERVAL)
     tables = [
         Table("tasks", "Task by task", columns, rows, NOTE),
         Table("left-out", "Not compared", {**what, "why": "text"}, rest),
-        Table("overall", "All together, by score", whole, totals, " ".join(verdicts)),
+        _together(found.overall),
     ]
     return [table for table in tables if table.rows]
+
+
+def _together(overall: Sequence[Overall]) -> Table:
+    columns = {"method": "text", "score": "text", "tasks": "count"}
+    columns |= {"B / A": "times", "95 % from": "times", "to": "times", "p of speed": "number"}
+    columns |= {"solved by A only": "count", "by B only": "count", "p of solved": "number"}
+    note = _verdicts(overall)
+    if any(one.interval is None for one in overall):
+        note.append(NO_INTERVAL)
+    title = "All tasks together, by method and score"
+    return Table("overall", title, columns, list(map(_total, overall)), "\n".join(note))
+
+
+def _total(one: Overall) -> Row:
+    speed = (one.ratio, *(one.interval or (None, None)), one.p)
+    return one.method, one.score, one.tasks, *speed, one.only_a, one.only_b, one.p_solved
+
+
+def _verdicts(overall: Sequence[Overall]) -> list[str]:
+    """One of each method and score, which are named where there are several."""
+    if len(overall) == 1:
+        return [overall[0].verdict]
+    return [*(f"{one.method} by {one.score}: {one.verdict}" for one in overall), SEVERAL]
 
 
 _SOLVED = {(True, True): "both", (True, False): "A", (False, True): "B", (False, False): "neither"}

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from stark.metrics import RunMetrics, kept
-from stark.results import RESCORED, RunResult
+from stark.results import JUDGED, RESCORED, RunResult
 from stark_worker.baselines import EAGER
 
 ORDER = ("sampling", "reflexion", "search-agent", "ma-only", "stark")  # as in the paper's tables
@@ -52,6 +52,11 @@ class Group:
         return [run.metrics for run in self.runs if run.metrics is not None and run.kind != RESCORED]
 
     @property
+    def searched(self) -> bool:
+        """Whether a method made its kernels, not another tool."""
+        return all(run.kind != JUDGED for run in self.runs)
+
+    @property
     def allowed(self) -> list[int]:
         """The attempts a run of this row had, every number once. A kernel that is missing says nothing about them."""
         return sorted({run.allowed for run in self.runs if not run.missing})
@@ -84,8 +89,12 @@ class Group:
         return self._by(lambda run: run.task, figure)
 
     def by_seed(self, figure: Figure) -> list[list[float]]:
-        """A figure of each run, the tasks of a seed together."""
-        return self._by(lambda run: run.seed, figure)
+        """A figure of each run, the tasks of a seed together, without tasks that some seed lacks: those are no
+        difference between seeds."""
+        keys = self.keys
+        seeds = {seed for _, seed in keys}
+        shared = {(task, seed) for task, seed in keys if all((task, each) in keys for each in seeds)}
+        return self.on(shared)._by(lambda run: run.seed, figure)
 
     def _by(self, key: Callable[[RunResult], object], figure: Figure) -> list[list[float]]:
         found: dict[object, list[float]] = {}

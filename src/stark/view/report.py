@@ -92,8 +92,8 @@ def table_2(groups: Sequence[Group]) -> Table:
 
 
 def table_3(groups: Sequence[Group]) -> Table:
-    """The ablation, on level 3 where there is one."""
-    ablation = [each for each in with_attempts(groups) if each.base != "reflexion"]
+    """The ablation of our own searches, on level 3 where there is one."""
+    ablation = [each for each in with_attempts(groups) if each.base != "reflexion" and each.searched]
     chosen = [each for each in ablation if (each.published_as or (0,))[0] == 3] or ablation
     scarce = _scarce(chosen)
     rows: list[Row] = []
@@ -160,12 +160,14 @@ def spread_table(groups: Sequence[Group]) -> Table:
             if by_task := each.by_task(figure):
                 value = statistics.fmean(value for values in by_task for value in values)
                 seeds = [statistics.fmean(values) for values in each.by_seed(figure)]
-                figures = (value, *(bounds_of(by_task) or (None, None)), min(seeds), max(seeds))
+                ends = (min(seeds), max(seeds)) if len(seeds) > 1 else (None, None)
+                figures = (value, *(bounds_of(by_task) or (None, None)), *ends)
                 rows.append((*each.where, name, *(None if one is None else finish(one) for one in figures)))
     note = (
         "fast_1 and speed are against eager. Success and fast_1 count a failed task as 0; their intervals are "
-        f"Wilson's, with a trial per task. Of speed, {KEPT_RULE}; its interval is a bootstrap over tasks and the seeds "
-        f"of each, left open over fewer than {FEWEST} tasks and where all runs are alike."
+        f"Wilson's, with a trial per task. Of speed, {KEPT_RULE}; its interval is Student's over "
+        "tasks, which takes their logarithms for normal and is too narrow where many count as 1. It is left open over "
+        f"fewer than {FEWEST} tasks and where all are alike. Seeds are compared on the tasks that all of them have."
     )
     return Table("spread", "Confidence intervals and seeds", columns, rows, note)
 
@@ -271,9 +273,15 @@ def _theirs(each: Group) -> tuple[str, str, str, None, None]:
     return each.level, "the paper", each.method, None, None
 
 
+def _at_least_1(logs: list[list[float]]) -> Bounds | None:
+    """The interval of the logarithm of a speed that cannot be below 1."""
+    bounds = interval(logs)
+    return bounds and (max(0.0, bounds[0]), bounds[1])
+
+
 # name, figure of one run whose mean is taken, interval of that mean, what makes a figure of the mean
 _FIGURES: list[tuple[str, Figure, Callable[[list[list[float]]], Bounds | None], Callable[[float], float]]] = [
     ("success", lambda run: float(run.speedup() is not None), rate_interval, float),
     ("fast_1", lambda run: fast_p([run.speedup()]), rate_interval, float),
-    ("speed, geometric mean", lambda run: math.log(kept(run.speedup())), interval, math.exp),
+    ("speed, geometric mean", lambda run: math.log(kept(run.speedup())), _at_least_1, math.exp),
 ]
