@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from stark.api import models_to_estimate
+from stark.api import Estimating, models_to_estimate
 from stark.bench import record_of
 from stark.estimate import estimate
 from stark.grid import Cell, Kind
@@ -59,13 +59,14 @@ def forecast(cells: Sequence[Cell], at_once: int, both_scores: bool = False) -> 
     target = cells[0].settings.evaluation.target
     pace = PACES[target]
     searches = [cell for cell in cells if cell.kind is Kind.SEARCH]
+    opened: Estimating = {}  # to open a provider takes a tenth of a second, and a grid has hundreds of searches
     rows = [
         row
         for cell in searches
         for row in estimate(
             record_of(cell, DeviceFacts("the evaluating machine", target)),
             cell.settings,
-            models_to_estimate(cell.settings),
+            models_to_estimate(cell.settings, opened),
         )
     ]
     calls = sum(row.calls for row in rows)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import replace
 from pathlib import Path
+from typing import ClassVar
 
 import pytest
 
-from pretend import TASK
+from pretend import TASK, PretendModel
 from stark.errors import SettingsError, UsageError
 from stark.forecast import PACES, forecast
 from stark.grid import Kind, judged_cells, make_grid, read_generations, read_grid, settings_maker, with_baselines
@@ -95,6 +97,25 @@ def test_winners_are_built_beside_the_lane_of_a_gpu_and_in_that_of_a_cpu():
         hours_of("evaluation.target=cuda", f"evaluation.final={final}", at_once=1) for final in ("true", "false")
     ]
     assert waiting[0] - waiting[1] == pytest.approx(2 * PACES[Target.CUDA].stock_build)
+
+
+class CountedModel(PretendModel):
+    """Keeps count of how often it is opened, by its temperature: each role has one of its own."""
+
+    opened: ClassVar[Counter[float | None]] = Counter()
+
+    def __init__(self, settings):
+        super().__init__(settings)
+        self.opened[settings.temperature] += 1
+
+
+def test_an_estimate_opens_every_model_once():
+    CountedModel.opened.clear()
+    options = {"roles": {"model": f"{__name__}:CountedModel", "code": {"temperature": 0.2}}}
+    switches = ["anchors.mode=off", "roles.plan.temperature=0.9"]
+    cells = make_grid(TASKS, ["stark", "ma-only", "sampling"], switches, 3, settings_maker(None, [], options))
+    assert forecast(cells, 1).calls > 1_000
+    assert CountedModel.opened == {0.8: 1, 0.9: 1, 0.2: 1, 0.1: 1, 0.7: 1}, "plan, switched plan, code, debug, solo"
 
 
 def test_generations_are_found_by_their_names(tmp_path):
