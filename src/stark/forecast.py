@@ -42,7 +42,9 @@ PACES = {
 
 @dataclass(frozen=True)
 class Forecast:
-    """Expected totals; money is None where a price is not known. Hours are for one lane, at this pace."""
+    """Expected totals; money is None where a price is not known. Hours are for one lane, at this pace. The most
+    that the runs may spend holds for money only where every price is known; tokens are None where they have no limit.
+    """
 
     models: tuple[str, ...]
     attempts: int
@@ -50,6 +52,7 @@ class Forecast:
     usage: Usage
     usd: float | None
     most_usd: float
+    most_tokens: int | None
     hours: float
     pace: Pace
 
@@ -80,6 +83,7 @@ def forecast(cells: Sequence[Cell], at_once: int, both_scores: bool = False) -> 
     else:
         waiting_s += builds_s
     known = [row.usd for row in rows if row.usd is not None]
+    limits = [cell.settings.budget.tokens for cell in searches]
     return Forecast(
         models=tuple(sorted({describe(row.model) for row in rows})),
         attempts=sum(cell.settings.budget.attempts for cell in searches),
@@ -87,6 +91,7 @@ def forecast(cells: Sequence[Cell], at_once: int, both_scores: bool = False) -> 
         usage=Usage(sum(row.usage.input_tokens for row in rows), sum(row.usage.output_tokens for row in rows)),
         usd=sum(known) if len(known) == len(rows) else None,
         most_usd=sum(cell.settings.budget.usd for cell in searches),
+        most_tokens=sum(filter(None, limits)) if limits and None not in limits else None,
         hours=max(lane_s, waiting_s / at_once) / 3600,
         pace=pace,
     )

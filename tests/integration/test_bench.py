@@ -208,6 +208,23 @@ def test_a_dry_run_lists_the_tasks_and_starts_nothing(tasks, tmp_path):
     assert not (tmp_path / "store").exists()
 
 
+@pytest.mark.parametrize(
+    ("model", "limits", "told"),
+    [
+        ("PretendModel", [], "stop before they have spent $80.00 together."),
+        ("PretendModel", ["--tokens", 500], "stop before they have spent $80.00 or 4,000 tokens together."),
+        ("UnpricedModel", ["--tokens", 500], "stop before they have spent 4,000 tokens together."),
+        ("UnpricedModel", [], "the runs need --tokens to start."),
+    ],
+)
+def test_a_dry_run_promises_no_limit_that_does_not_hold(tasks, tmp_path, model, limits, told):
+    words = ["--dry-run", "--model", f"pretend:{model}", "--method", "sampling", *limits]
+    done = bench(tasks, tmp_path / "store", *words)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.endswith(f"{told} Nothing was started.\n")
+    assert ("$" in done.stdout) == (model == "PretendModel")
+
+
 def test_an_estimate_needs_no_key(tasks, tmp_path, monkeypatch):
     monkeypatch.delenv("ANTHROPIC_API_KEY", raising=False)
     named = ["--model", "anthropic:claude-sonnet-4-6"]
