@@ -44,6 +44,19 @@ def test_the_command_line_prevails_over_the_file(tmp_path):
         read_grid(tmp_path / "bad.toml", {})
 
 
+@pytest.mark.parametrize("line", ["methods = []", "seeds = []", "seeds = 0"])
+def test_a_grid_without_anything_on_an_axis_is_refused_by_the_name_of_that(tmp_path, line):
+    (tmp_path / "empty.toml").write_text(line)
+    with pytest.raises(SettingsError, match=rf"^{line.partition(' ')[0]} in .*empty\.toml"):
+        read_grid(tmp_path / "empty.toml", {})
+
+
+@pytest.mark.parametrize("switch", [" ", ",", " , "])
+def test_a_switch_that_changes_nothing_is_refused(switch):
+    with pytest.raises(SettingsError, match="changes nothing"):
+        make_grid(TASKS, ["stark"], [switch], 1, settings_maker(None, [], {}))
+
+
 def test_every_cell_has_a_name_of_its_own_and_its_own_settings():
     switches = ["anchors.mode=off", "windows.leaders=0,search.epsilon=0.4"]
     cells = make_grid(TASKS, ["stark", "sampling"], switches, 2, settings_maker(None, [], {"budget": {"attempts": 7}}))

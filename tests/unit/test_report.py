@@ -441,6 +441,15 @@ def test_the_layout_of_kernelbench(tmp_path):
     assert (content["3"][0]["correctness"], content["3"][0]["runtime"]) == (False, -1.0)
 
 
+@pytest.mark.parametrize("taken", ["out", "out/level_1-stark-seed_0-verified"])
+def test_a_place_for_the_layout_of_kernelbench_that_is_a_file_is_told(tmp_path, taken):
+    (tmp_path / taken).parent.mkdir(exist_ok=True)
+    (tmp_path / taken).write_text("mine")
+    with pytest.raises(UsageError, match=rf"{re.escape(str(tmp_path / 'out'))}.* cannot be made: "):
+        write_eval_results(tmp_path / "out", [a_result(26)])
+    assert (tmp_path / taken).read_text() == "mine"
+
+
 def test_kernels_of_another_tool_keep_their_numbers(tmp_path):
     run = a_result(26, "theirs", kind="judged", times=(20.0, None, 5.0))
     root, *made = run.judgements
