@@ -24,6 +24,7 @@ from stark.view.kernelbench import told_as_mean, write_eval_results
 from stark.view.published import TABLE_1
 from stark.view.report import tables
 from stark.view.report_facts import facts_of
+from stark.view.report_figures import draw
 from stark.view.report_files import as_html, as_markdown, write_report
 from stark_worker.protocol import EvalReport, Outcome, Score, Timing
 
@@ -428,6 +429,16 @@ def test_text_that_would_break_a_table_is_escaped():
     results = [a_result(method="a|b <i>")]
     assert "a\\|b <i>" in as_markdown("t", [], tables(results), [])
     assert "a|b &lt;i&gt;" in as_html("t", [], tables(results), {})
+
+
+@pytest.mark.filterwarnings("error")
+def test_names_that_mean_something_to_matplotlib_are_drawn_as_they_are():
+    """A folder of another tool's kernels, and a switch, may be called anything."""
+    names = ["_theirs", "gen$a_$b", "stark (roles.plan.model=x:$y)", "5$"]
+    drawn = draw(group([a_result(number, method) for number in (1, 2) for method in ("stark", *names)]))
+    for figure in ("figure-1", "fast-p", "so-far"):
+        told = drawn[figure]["svg"].decode()  # which names a text beside the curves that its letters are
+        assert all(f"<!-- {name} -->" in told for name in names), figure
 
 
 def test_the_layout_of_kernelbench(tmp_path):
