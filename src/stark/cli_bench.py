@@ -23,7 +23,7 @@ from stark.cli_options import (
     judging,
     limits,
 )
-from stark.errors import UsageError
+from stark.errors import TaskError, UsageError
 from stark.view import terminal
 
 if TYPE_CHECKING:
@@ -170,6 +170,11 @@ def _run(cells: list[Cell], folder: Path, at_once: int, both_scores: bool) -> No
         raise done.fault
     if done.stopped:
         raise typer.Exit(INTERRUPTED)
+    if done.in_vain:
+        raise TaskError(
+            "Nothing could be searched or judged: the tasks do not work here, or test nothing.",
+            f"stark report {folder} names them and says why.",
+        )
 
 
 def report(

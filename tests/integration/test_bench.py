@@ -145,6 +145,33 @@ def test_failed_tasks_faults_and_exhausted_budgets_are_told_apart(tasks, tmp_pat
     assert endings == {"task0": "degenerate", "task1": "task"} | dict.fromkeys(("task2", "task3", "task4"), "attempts")
 
 
+def test_a_benchmark_of_which_nothing_could_be_searched_fails_and_its_report_says_why(tasks, tmp_path):
+    for number, trouble in enumerate(("degenerate", "broken")):
+        (tasks / f"task{number}.py").write_text(f"# {trouble}\n{TASK}")
+    store = tmp_path / "store"
+    options = [*TROUBLED, "--method", "sampling", "--attempts", 1]
+    for done in [bench(tasks, store, *options, "--only", "task[01]") for _ in range(2)]:  # the second is as fruitless
+        assert done.returncode == 2
+        assert "Nothing could be searched or judged" in done.stderr
+        assert f"stark report {store} names them" in done.stderr
+    assert report_of(store, tmp_path / "report")["broken.csv"].splitlines() == [
+        "task,score,why",
+        "task1,verified,The task does not work by itself. It is broken. Fix it.",
+    ]
+    assert bench(tasks, store, *options, "--only", "task[0-2]").returncode == 0, "one of them could"
+
+
+def test_kernels_for_tasks_that_do_not_work_are_not_judged(tmp_path):
+    checkout, made = tmp_path / "KernelBench" / "level1", tmp_path / "made"
+    checkout.mkdir(parents=True)
+    made.mkdir()
+    (checkout / "1_Task.py").write_text(f"# broken\n{TASK}")
+    (made / "level_1_problem_1_sample_0_kernel.py").write_text(KERNEL)
+    words = ["bench", "--kernelbench", tmp_path, "--judge-only", made, "--store", tmp_path / "store", *TROUBLED]
+    done = stark_command(*words)
+    assert (done.returncode, "Nothing could be searched or judged" in done.stderr) == (2, True)
+
+
 def test_a_machinery_that_is_down_ends_the_benchmark(tasks, tmp_path):
     for path in tasks.iterdir():
         path.write_text(f"# fault in {path.name}\n{TASK}")

@@ -347,6 +347,15 @@ def test_degenerate_tasks_that_were_searched_have_rows_of_their_own():
     assert (rows["1"]["mean"], rows["1, with degenerate"]["mean"]) == (2.0, 51.0)
 
 
+def test_tasks_that_do_not_work_are_named_once_with_the_reason():
+    ending = Ending("task", "It crashes.\n  Traceback:\n  ouch")
+    results = [a_result(2, method, ending=ending, metrics=None) for method in ("stark", "sampling")]
+    assert rows_of([a_result(1), *results], "broken") == [
+        {"task": "level1/2_Task", "score": "verified", "why": "It crashes. Traceback: ouch"}
+    ]
+    assert "broken" not in [table.name for table in tables([a_result(1, ending=Ending("fault", "no GPU"))])]
+
+
 def test_both_scores_stand_side_by_side():
     again = a_result(1, score="kernelbench v0.1", kind="rescored", times=(2.5,))
     (row,) = rows_of([a_result(1), again], "scores")
