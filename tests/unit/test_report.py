@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import json
 import re
 from dataclasses import replace
@@ -399,6 +400,17 @@ def test_a_report_becomes_files(tmp_path):
     assert page.count("<svg") == 3
     assert "A &lt;title&gt;" in page
     assert not any(part in page for part in ("<script", "<img", "<link", "src="))
+
+
+def test_the_files_of_a_table_say_the_same(tmp_path):
+    """One method has asked no model, the other has; one has a mean that is a whole number."""
+    results = [a_result(1), a_result(2, times=(3.0,)), a_result(1, "sampling", usage={}, evaluation_s=0)]
+    write_report(tmp_path, "t", [], tables(results), group(results))
+    for table in tables(results):
+        with (tmp_path / f"{table.name}.csv").open(newline="") as file:
+            read = list(csv.DictReader(file))
+        kept = read_rows(tmp_path / f"{table.name}.parquet")
+        assert read == [{name: "" if value is None else str(value) for name, value in row.items()} for row in kept]
 
 
 def test_a_report_leaves_nothing_of_an_earlier_one_behind(tmp_path):
