@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 KINDS = {"svg": {"Date": None}, "png": {"Software": None}}  # without what differs from day to day
 # the same store gives the same file, and a name is a name: dollars in it are no mathematics
-PLAIN = {"svg.hashsalt": "stark", "text.parse_math": False}
+PLAIN: dict[Any, Any] = {"svg.hashsalt": "stark", "text.parse_math": False}
 TICKS = (0.25, 0.5, 1, 2, 4, 8)
 POINTS = [0.25 * 1.06**step for step in range(60)]  # p from 0.25 to about 8
 
