@@ -83,10 +83,12 @@ def show(name: str, rows: list[dict[str, Any]]) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--runs", type=int, default=1_000, help="simulated runs per policy and variation")
+    parser.add_argument("--runs", type=int, default=1_000, help="simulated runs per policy and variation, at least 2")
     parser.add_argument("--attempts", type=int, default=30)
     parser.add_argument("--save", action="store_true", help="write benchmarks/results/policies.json")
     arguments = parser.parse_args()
+    if arguments.runs < 2:
+        parser.error("--runs has to be at least 2: a single run has no interval")
     logging.disable(logging.WARNING)  # a lifted throttle is worth a word in one run, not in thousands
     began = time.monotonic()
     results = {}

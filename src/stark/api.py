@@ -36,6 +36,7 @@ from stark_worker.protocol import DeviceFacts, EvalReport
 MAY_CHANGE_ON_RESUME = ("budget", "jobs", "roles")
 
 OpenModels = dict[RoleSettings, ChatModel]
+Estimating = dict[tuple[Role, RoleSettings], ChatModel]
 
 
 @dataclass(frozen=True)
@@ -255,12 +256,16 @@ def open_models(
     return found
 
 
-def models_to_estimate(settings: Settings) -> dict[Role, ChatModel]:
-    """The same for counting alone, which takes neither a key nor a name."""
+def models_to_estimate(settings: Settings, opened: Estimating | None = None) -> dict[Role, ChatModel]:
+    """The same for counting alone, which takes neither a key nor a name. As nobody is asked, many runs share any model
+    in ``opened``."""
+    opened = {} if opened is None else opened
     found: dict[Role, ChatModel] = {}
     for role in find_method(settings.method).roles:
         wanted: RoleSettings = getattr(settings.roles, role)
-        found[role] = open_to_estimate(role, wanted, stored_replies)
+        if (role, wanted) not in opened:
+            opened[role, wanted] = open_to_estimate(role, wanted, stored_replies)
+        found[role] = opened[role, wanted]
     return found
 
 

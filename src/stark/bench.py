@@ -35,6 +35,7 @@ from stark_worker.protocol import DEGENERATE, DeviceFacts, EvalReport, EvalReque
 
 DEGENERATE_TASK, BROKEN_TASK, FAULT, STOPPED = "degenerate", "task", "fault", "stopped"
 TRY_AGAIN = frozenset({BROKEN_TASK, FAULT, STOPPED})
+UNUSABLE = frozenset({DEGENERATE_TASK, BROKEN_TASK})
 FAULTS_IN_A_ROW = 3  # on as many tasks, with nothing done between them: the machinery is down
 
 
@@ -139,6 +140,12 @@ class Bench:
             usd_left=(usd - (self._usd_before or 0.0)) / fresh * left if usd is not None and fresh else None,
             seconds_left=elapsed / fresh * left if fresh else None,
         )
+
+    @property
+    def in_vain(self) -> bool:
+        """Whether there was nothing to search on or to judge for: every task is broken, or tests nothing."""
+        endings = [self._endings.get(cell.id) for cell in self._cells if cell.kind is not Kind.BASELINES]
+        return all(ending is not None and ending.reason in UNUSABLE for ending in endings)
 
     # -- what was there before --------------------------------------------------------------------------------------
 

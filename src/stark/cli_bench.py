@@ -23,7 +23,7 @@ from stark.cli_options import (
     judging,
     limits,
 )
-from stark.errors import UsageError
+from stark.errors import TaskError, UsageError
 from stark.view import terminal
 
 if TYPE_CHECKING:
@@ -49,19 +49,34 @@ def bench(
     dataset: Dataset = None,
     tasks: Files = None,
     grid_file: Annotated[
-        Path | None, typer.Option("--grid", metavar="FILE", help="What to run, such as configs/table-1.toml.")
+        Path | None,
+        typer.Option(
+            "--grid",
+            metavar="FILE",
+            help="What to run, such as configs/table-1.toml. Options take the place of what it says.",
+        ),
     ] = None,
-    subset: Annotated[str | None, typer.Option(help="representative, paper, or all.")] = None,
+    subset: Annotated[
+        str | None, typer.Option(help="representative, paper, or all. Unset: as --grid says, else all.")
+    ] = None,
     only: Only = None,
-    method: Annotated[list[str] | None, typer.Option("--method", help="May be repeated. Unset: all five.")] = None,
+    method: Annotated[
+        list[str] | None, typer.Option("--method", help="May be repeated. Unset: as --grid says, else all five.")
+    ] = None,
     switch: Annotated[
         list[str] | None, typer.Option("--switch", metavar="A.B=C,...", help="A further variant; may be repeated.")
     ] = None,
-    seeds: Annotated[int | None, typer.Option(min=1, help="How many seeds, from 0 on. Unset: one.")] = None,
+    seeds: Annotated[
+        int | None, typer.Option(min=1, help="How many seeds, from 0 on. Unset: as --grid says, else one.")
+    ] = None,
     store: StoreFolder = Path("runs/bench"),
     at_once: Annotated[int, typer.Option(min=1, help="How many runs are in flight at once.")] = 16,
-    baselines: Annotated[bool | None, typer.Option(help="Also time torch.compile. Unset: yes.")] = None,
-    both_scores: Annotated[bool | None, typer.Option(help="Judge each winner by the other score too.")] = None,
+    baselines: Annotated[
+        bool | None, typer.Option(help="Also time torch.compile. Unset: as --grid says, else yes.")
+    ] = None,
+    both_scores: Annotated[
+        bool | None, typer.Option(help="Judge each winner by the other score too. Unset: as --grid says, else no.")
+    ] = None,
     judge_only: Annotated[
         Path | None, typer.Option("--judge-only", metavar="DIR", help="Judge kernels another tool made; no search.")
     ] = None,
@@ -155,6 +170,11 @@ def _run(cells: list[Cell], folder: Path, at_once: int, both_scores: bool) -> No
         raise done.fault
     if done.stopped:
         raise typer.Exit(INTERRUPTED)
+    if done.in_vain:
+        raise TaskError(
+            "Nothing could be searched or judged: the tasks do not work here, or test nothing.",
+            f"stark report {folder} names them and says why.",
+        )
 
 
 def report(

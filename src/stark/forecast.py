@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from stark.api import models_to_estimate
+from stark.api import Estimating, models_to_estimate
 from stark.bench import record_of
 from stark.estimate import estimate
 from stark.grid import Cell, Kind
@@ -42,7 +42,9 @@ PACES = {
 
 @dataclass(frozen=True)
 class Forecast:
-    """Expected totals; money is None where a price is not known. Hours are for one lane, at this pace."""
+    """Expected totals; money is None where a price is not known. Hours are for one lane, at this pace. The most
+    that the runs may spend holds for money only where every price is known; tokens are None where they have no limit.
+    """
 
     models: tuple[str, ...]
     attempts: int
@@ -50,6 +52,7 @@ class Forecast:
     usage: Usage
     usd: float | None
     most_usd: float
+    most_tokens: int | None
     hours: float
     pace: Pace
 
@@ -59,13 +62,14 @@ def forecast(cells: Sequence[Cell], at_once: int, both_scores: bool = False) -> 
     target = cells[0].settings.evaluation.target
     pace = PACES[target]
     searches = [cell for cell in cells if cell.kind is Kind.SEARCH]
+    opened: Estimating = {}  # to open a provider takes a tenth of a second, and a grid has hundreds of searches
     rows = [
         row
         for cell in searches
         for row in estimate(
             record_of(cell, DeviceFacts("the evaluating machine", target)),
             cell.settings,
-            models_to_estimate(cell.settings),
+            models_to_estimate(cell.settings, opened),
         )
     ]
     calls = sum(row.calls for row in rows)
@@ -79,6 +83,7 @@ def forecast(cells: Sequence[Cell], at_once: int, both_scores: bool = False) -> 
     else:
         waiting_s += builds_s
     known = [row.usd for row in rows if row.usd is not None]
+    limits = [cell.settings.budget.tokens for cell in searches]
     return Forecast(
         models=tuple(sorted({describe(row.model) for row in rows})),
         attempts=sum(cell.settings.budget.attempts for cell in searches),
@@ -86,6 +91,7 @@ def forecast(cells: Sequence[Cell], at_once: int, both_scores: bool = False) -> 
         usage=Usage(sum(row.usage.input_tokens for row in rows), sum(row.usage.output_tokens for row in rows)),
         usd=sum(known) if len(known) == len(rows) else None,
         most_usd=sum(cell.settings.budget.usd for cell in searches),
+        most_tokens=sum(filter(None, limits)) if limits and None not in limits else None,
         hours=max(lane_s, waiting_s / at_once) / 3600,
         pace=pace,
     )

@@ -43,7 +43,9 @@ class GridFile(Group):
     """Which tasks: `representative`, `paper` or `all`."""
     only: tuple[str, ...] = ()
     """Which of those: `level1`, `level1/26`, `level1/1-10`, or a name with wildcards."""
-    methods: tuple[str, ...] = ("stark", "sampling", "reflexion", "search-agent", "ma-only")
+    methods: tuple[str, ...] = Field(
+        default=("stark", "sampling", "reflexion", "search-agent", "ma-only"), min_length=1
+    )
     """The methods under comparison."""
     switches: tuple[str, ...] = ()
     """Further variants of each method, such as `anchors.mode=off`."""
@@ -228,6 +230,8 @@ def _check_tasks(tasks: Sequence[Task]) -> None:
 def _assignments(switch: str) -> list[str]:
     """The assignments of a switch such as ``anchors.mode=off,windows.leaders=0``."""
     assignments = [part.strip() for part in switch.split(",") if part.strip()]
+    if switch and not assignments:  # it would be the plain method once more, under another name
+        raise SettingsError(f"The switch {switch!r} changes nothing.", "A switch is written as anchors.mode=off.")
     for assignment in assignments:
         (group,) = parse_assignment(assignment)
         if group not in FAIR_SWITCHES:

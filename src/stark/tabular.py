@@ -34,11 +34,11 @@ def read_rows(path: Path) -> list[Row]:
     return rows
 
 
-def csv_text(columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> str:
+def csv_text(columns: Sequence[str], rows: Sequence[Row]) -> str:
     """Rows as CSV."""
     text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(columns)
+    writer = csv.DictWriter(text, columns, lineterminator="\n")
+    writer.writeheader()
     writer.writerows(rows)
     return text.getvalue()
 

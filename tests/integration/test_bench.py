@@ -145,6 +145,33 @@ def test_failed_tasks_faults_and_exhausted_budgets_are_told_apart(tasks, tmp_pat
     assert endings == {"task0": "degenerate", "task1": "task"} | dict.fromkeys(("task2", "task3", "task4"), "attempts")
 
 
+def test_a_benchmark_of_which_nothing_could_be_searched_fails_and_its_report_says_why(tasks, tmp_path):
+    for number, trouble in enumerate(("degenerate", "broken")):
+        (tasks / f"task{number}.py").write_text(f"# {trouble}\n{TASK}")
+    store = tmp_path / "store"
+    options = [*TROUBLED, "--method", "sampling", "--attempts", 1]
+    for done in [bench(tasks, store, *options, "--only", "task[01]") for _ in range(2)]:  # the second is as fruitless
+        assert done.returncode == 2
+        assert "Nothing could be searched or judged" in done.stderr
+        assert f"stark report {store} names them" in done.stderr
+    assert report_of(store, tmp_path / "report")["broken.csv"].splitlines() == [
+        "task,score,why",
+        "task1,verified,The task does not work by itself. It is broken. Fix it.",
+    ]
+    assert bench(tasks, store, *options, "--only", "task[0-2]").returncode == 0, "one of them could"
+
+
+def test_kernels_for_tasks_that_do_not_work_are_not_judged(tmp_path):
+    checkout, made = tmp_path / "KernelBench" / "level1", tmp_path / "made"
+    checkout.mkdir(parents=True)
+    made.mkdir()
+    (checkout / "1_Task.py").write_text(f"# broken\n{TASK}")
+    (made / "level_1_problem_1_sample_0_kernel.py").write_text(KERNEL)
+    words = ["bench", "--kernelbench", tmp_path, "--judge-only", made, "--store", tmp_path / "store", *TROUBLED]
+    done = stark_command(*words)
+    assert (done.returncode, "Nothing could be searched or judged" in done.stderr) == (2, True)
+
+
 def test_a_machinery_that_is_down_ends_the_benchmark(tasks, tmp_path):
     for path in tasks.iterdir():
         path.write_text(f"# fault in {path.name}\n{TASK}")
@@ -206,6 +233,23 @@ def test_a_dry_run_lists_the_tasks_and_starts_nothing(tasks, tmp_path):
     assert "2,400 attempts by" in done.stdout
     assert "Assumed: 40 s for a call, 6 s for an evaluation" in done.stdout
     assert not (tmp_path / "store").exists()
+
+
+@pytest.mark.parametrize(
+    ("model", "limits", "told"),
+    [
+        ("PretendModel", [], "stop before they have spent $80.00 together."),
+        ("PretendModel", ["--tokens", 500], "stop before they have spent $80.00 or 4,000 tokens together."),
+        ("UnpricedModel", ["--tokens", 500], "stop before they have spent 4,000 tokens together."),
+        ("UnpricedModel", [], "the runs need --tokens to start."),
+    ],
+)
+def test_a_dry_run_promises_no_limit_that_does_not_hold(tasks, tmp_path, model, limits, told):
+    words = ["--dry-run", "--model", f"pretend:{model}", "--method", "sampling", *limits]
+    done = bench(tasks, tmp_path / "store", *words)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.endswith(f"{told} Nothing was started.\n")
+    assert ("$" in done.stdout) == (model == "PretendModel")
 
 
 def test_an_estimate_needs_no_key(tasks, tmp_path, monkeypatch):

@@ -122,6 +122,8 @@ def test_a_price_that_is_not_known_is_not_told_as_nothing(task, tmp_path):
     for told in (stark_command(*words, "--dry-run"), stark_command(*words)):
         assert "tokens, price not known." in told.stdout
         assert "$0.00" not in told.stdout
+    estimated = stark_command(*words, "--dry-run").stdout
+    assert "stops before it has spent 1,000,000 tokens. Nothing" in estimated, "a limit on money would hold nothing"
 
 
 KNOWN_TASK = """\

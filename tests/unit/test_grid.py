@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import replace
 from pathlib import Path
+from typing import ClassVar
 
 import pytest
 
-from pretend import TASK
+from pretend import TASK, PretendModel
 from stark.errors import SettingsError, UsageError
 from stark.forecast import PACES, forecast
 from stark.grid import Kind, judged_cells, make_grid, read_generations, read_grid, settings_maker, with_baselines
@@ -40,6 +42,19 @@ def test_the_command_line_prevails_over_the_file(tmp_path):
     (tmp_path / "bad.toml").write_text("seed = 3\n")
     with pytest.raises(SettingsError, match=r"seed in .*bad\.toml"):
         read_grid(tmp_path / "bad.toml", {})
+
+
+@pytest.mark.parametrize("line", ["methods = []", "seeds = []", "seeds = 0"])
+def test_a_grid_without_anything_on_an_axis_is_refused_by_the_name_of_that(tmp_path, line):
+    (tmp_path / "empty.toml").write_text(line)
+    with pytest.raises(SettingsError, match=rf"^{line.partition(' ')[0]} in .*empty\.toml"):
+        read_grid(tmp_path / "empty.toml", {})
+
+
+@pytest.mark.parametrize("switch", [" ", ",", " , "])
+def test_a_switch_that_changes_nothing_is_refused(switch):
+    with pytest.raises(SettingsError, match="changes nothing"):
+        make_grid(TASKS, ["stark"], [switch], 1, settings_maker(None, [], {}))
 
 
 def test_every_cell_has_a_name_of_its_own_and_its_own_settings():
@@ -95,6 +110,25 @@ def test_winners_are_built_beside_the_lane_of_a_gpu_and_in_that_of_a_cpu():
         hours_of("evaluation.target=cuda", f"evaluation.final={final}", at_once=1) for final in ("true", "false")
     ]
     assert waiting[0] - waiting[1] == pytest.approx(2 * PACES[Target.CUDA].stock_build)
+
+
+class CountedModel(PretendModel):
+    """Keeps count of how often it is opened, by its temperature: each role has one of its own."""
+
+    opened: ClassVar[Counter[float | None]] = Counter()
+
+    def __init__(self, settings):
+        super().__init__(settings)
+        self.opened[settings.temperature] += 1
+
+
+def test_an_estimate_opens_every_model_once():
+    CountedModel.opened.clear()
+    options = {"roles": {"model": f"{__name__}:CountedModel", "code": {"temperature": 0.2}}}
+    switches = ["anchors.mode=off", "roles.plan.temperature=0.9"]
+    cells = make_grid(TASKS, ["stark", "ma-only", "sampling"], switches, 3, settings_maker(None, [], options))
+    assert forecast(cells, 1).calls > 1_000
+    assert CountedModel.opened == {0.8: 1, 0.9: 1, 0.2: 1, 0.1: 1, 0.7: 1}, "plan, switched plan, code, debug, solo"
 
 
 def test_generations_are_found_by_their_names(tmp_path):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import json
 import re
 from dataclasses import replace
@@ -24,6 +25,7 @@ from stark.view.kernelbench import told_as_mean, write_eval_results
 from stark.view.published import TABLE_1
 from stark.view.report import tables
 from stark.view.report_facts import facts_of
+from stark.view.report_figures import draw
 from stark.view.report_files import as_html, as_markdown, write_report
 from stark_worker.protocol import EvalReport, Outcome, Score, Timing
 
@@ -369,6 +371,15 @@ def test_degenerate_tasks_that_were_searched_have_rows_of_their_own():
     assert (rows["1"]["mean"], rows["1, with degenerate"]["mean"]) == (2.0, 51.0)
 
 
+def test_tasks_that_do_not_work_are_named_once_with_the_reason():
+    ending = Ending("task", "It crashes.\n  Traceback:\n  ouch")
+    results = [a_result(2, method, ending=ending, metrics=None) for method in ("stark", "sampling")]
+    assert rows_of([a_result(1), *results], "broken") == [
+        {"task": "level1/2_Task", "score": "verified", "why": "It crashes. Traceback: ouch"}
+    ]
+    assert "broken" not in [table.name for table in tables([a_result(1, ending=Ending("fault", "no GPU"))])]
+
+
 def test_both_scores_stand_side_by_side():
     again = a_result(1, score="kernelbench v0.1", kind="rescored", times=(2.5,))
     (row,) = rows_of([a_result(1), again], "scores")
@@ -414,6 +425,17 @@ def test_a_report_becomes_files(tmp_path):
     assert not any(part in page for part in ("<script", "<img", "<link", "src="))
 
 
+def test_the_files_of_a_table_say_the_same(tmp_path):
+    """One method has asked no model, the other has; one has a mean that is a whole number."""
+    results = [a_result(1), a_result(2, times=(3.0,)), a_result(1, "sampling", usage={}, evaluation_s=0)]
+    write_report(tmp_path, "t", [], tables(results), group(results))
+    for table in tables(results):
+        with (tmp_path / f"{table.name}.csv").open(newline="") as file:
+            read = list(csv.DictReader(file))
+        kept = read_rows(tmp_path / f"{table.name}.parquet")
+        assert read == [{name: "" if value is None else str(value) for name, value in row.items()} for row in kept]
+
+
 def test_a_report_leaves_nothing_of_an_earlier_one_behind(tmp_path):
     """The second has no other method, no task that is degenerate and so on; what is not a report's stays."""
     both = [a_result(1), a_result(1, "sampling"), a_result(2, degenerate="Zeros are accepted.")]
@@ -453,6 +475,16 @@ def test_text_that_would_break_a_table_is_escaped():
     assert "a|b &lt;i&gt;" in as_html("t", [], tables(results), {})
 
 
+@pytest.mark.filterwarnings("error")
+def test_names_that_mean_something_to_matplotlib_are_drawn_as_they_are():
+    """A folder of another tool's kernels, and a switch, may be called anything."""
+    names = ["_theirs", "gen$a_$b", "stark (roles.plan.model=x:$y)", "5$"]
+    drawn = draw(group([a_result(number, method) for number in (1, 2) for method in ("stark", *names)]))
+    for figure in ("figure-1", "fast-p", "so-far"):
+        told = drawn[figure]["svg"].decode()  # which names a text beside the curves that its letters are
+        assert all(f"<!-- {name} -->" in told for name in names), figure
+
+
 def test_the_layout_of_kernelbench(tmp_path):
     (file,) = write_eval_results(tmp_path, [a_result(26), a_result(3, times=(None,)), a_result(9, level=None)])
     assert file == tmp_path / "level_1-stark-seed_0-verified" / "eval_results.json"
@@ -462,6 +494,15 @@ def test_the_layout_of_kernelbench(tmp_path):
     assert (best["sample_id"], best["correctness"], best["runtime"], best["metadata"]["node"]) == (0, True, 5.0, 3)
     assert best["metadata"]["best_of"] == 3
     assert (content["3"][0]["correctness"], content["3"][0]["runtime"]) == (False, -1.0)
+
+
+@pytest.mark.parametrize("taken", ["out", "out/level_1-stark-seed_0-verified"])
+def test_a_place_for_the_layout_of_kernelbench_that_is_a_file_is_told(tmp_path, taken):
+    (tmp_path / taken).parent.mkdir(exist_ok=True)
+    (tmp_path / taken).write_text("mine")
+    with pytest.raises(UsageError, match=rf"{re.escape(str(tmp_path / 'out'))}.* cannot be made: "):
+        write_eval_results(tmp_path / "out", [a_result(26)])
+    assert (tmp_path / taken).read_text() == "mine"
 
 
 def test_kernels_of_another_tool_keep_their_numbers(tmp_path):

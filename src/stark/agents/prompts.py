@@ -11,6 +11,7 @@ import random
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
@@ -154,8 +155,14 @@ def _check(environment: jinja2.Environment, key: str, path: str, text: str) -> N
 
 
 def _environment(templates: dict[str, str]) -> jinja2.Environment:
+    return _shared_environment(frozenset(templates.items()))
+
+
+@lru_cache(maxsize=8)
+def _shared_environment(templates: frozenset[tuple[str, str]]) -> jinja2.Environment:
+    """One for all runs of a grid: to compile templates takes far longer than to fill them."""
     environment = ImmutableSandboxedEnvironment(
-        loader=jinja2.DictLoader({f"{key}.j2": text for key, text in templates.items()}),
+        loader=jinja2.DictLoader({f"{key}.j2": text for key, text in templates}),
         undefined=jinja2.StrictUndefined,
         keep_trailing_newline=True,
         trim_blocks=True,

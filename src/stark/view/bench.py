@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from rich.table import Table
 from rich.text import Text
 
-from stark.view.terminal import console, money_in_words
+from stark.view.terminal import console, limits_in_words, money_in_words
 
 if TYPE_CHECKING:  # both pull in the agents, which `stark --help` need not wait for
     from stark.bench import Standing
@@ -62,9 +62,15 @@ def show_forecast(forecast: Forecast, at_once: int) -> None:
             "does. What the store already holds is not taken off."
         )
     )
-    console.print(
-        Text(f"The runs stop before they have spent ${forecast.most_usd:,.2f} together. Nothing was started.")
-    )
+    console.print(Text(f"{_most(forecast)} Nothing was started."))
+
+
+def _most(forecast: Forecast) -> str:
+    """What the runs cannot exceed together."""
+    cap = limits_in_words(None if forecast.usd is None else forecast.most_usd, forecast.most_tokens)
+    if cap:
+        return f"The runs stop before they have spent {cap} together."
+    return "Without a price no limit on money holds: the runs need --tokens to start."
 
 
 class GridProgress:

@@ -107,6 +107,14 @@ sys.exit(main(sys.argv[1:]))
 """
 
 
+def make_folder(path: Path) -> None:
+    """A folder to write into, where there is none yet."""
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UsageError(f"{path} cannot be made: {error.strerror}.", "Choose another folder.") from error
+
+
 def write_text(path: Path, text: str) -> None:
     """Write a file whole or not at all."""
     _write(path, text.encode())

@@ -12,7 +12,7 @@ from typing import Any
 from stark.grid import Kind
 from stark.results import RunResult
 from stark.tree import ROOT_ID, Judgement, Role
-from stark.view.exports import write_text
+from stark.view.exports import make_folder, write_text
 from stark_worker.protocol import Outcome, Score, Timing
 
 MISSING_MS = -1.0  # what that layout says where there is no runtime
@@ -39,7 +39,7 @@ def write_eval_results(folder: Path, results: Sequence[RunResult], timings: Timi
             found.setdefault(name, {})[run.number] = _samples(run, timings or {})
     written = []
     for name, problems in sorted(found.items()):
-        (folder / name).mkdir(parents=True, exist_ok=True)
+        make_folder(folder / name)
         written.append(folder / name / "eval_results.json")
         ordered = {str(number): problems[number] for number in sorted(problems)}
         write_text(written[-1], json.dumps(ordered, indent=4) + "\n")

@@ -14,6 +14,7 @@ from stark.view import published
 from stark.view.grouping import COUNTS, WHERE, Figure, Group, by_score, group, with_attempts
 from stark.view.report_costs import (
     baselines_table,
+    broken_table,
     cost_table,
     degenerate_table,
     endings_table,
@@ -53,6 +54,7 @@ def every_table(results: Sequence[RunResult]) -> list[Table]:
         cost_table(groups),
         endings_table(results),
         degenerate_table(results),
+        broken_table(results),
         baselines_table(results),
         time_table(groups),
     ]

@@ -13,6 +13,7 @@ from stark.view.grouping import WHERE, Group
 from stark.view.tables import Row, Table
 from stark_worker.baselines import BASELINES
 
+BROKEN = "task"  # the ending of a run whose task does not work; see bench.py
 LOST = "no final held"
 UNFINISHED = "unfinished"
 ENDINGS = ("solved", LOST, "no correct kernel", "degenerate task", "task does not work here", "fault", UNFINISHED)
@@ -72,6 +73,19 @@ def degenerate_table(results: Sequence[RunResult]) -> Table:
     rows = [(*where, why) for where, why in sorted(found.items())]
     columns = {"task": "text", "score": "text", "why": "text"}
     return Table("degenerate", "Degenerate tasks, left out of the levels' own rows", columns, rows)
+
+
+def broken_table(results: Sequence[RunResult]) -> Table:
+    """The tasks whose own model could not be measured, so that nothing could be compared with it."""
+    found = {
+        (run.task, run.score): " ".join(run.ending.message.split())  # a log has several lines
+        for run in results
+        if run.ending is not None and run.ending.reason == BROKEN
+    }
+    rows = [(*where, why) for where, why in sorted(found.items())]
+    columns = {"task": "text", "score": "text", "why": "text"}
+    note = "Their runs count in no other table but that of endings. The next stark bench tries them again."
+    return Table("broken", "Tasks that do not work here", columns, rows, note)
 
 
 def baselines_table(results: Sequence[RunResult]) -> Table:
@@ -138,7 +152,7 @@ def _ended(run: RunResult) -> list[str]:
 
 def _became(run: RunResult) -> str:
     reason = run.ending.reason if run.ending else ""
-    named = {"degenerate": "degenerate task", "task": "task does not work here", "fault": "fault"}
+    named = {"degenerate": "degenerate task", BROKEN: "task does not work here", "fault": "fault"}
     if reason in named:
         return named[reason]
     if not run.complete:

@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 KINDS = {"svg": {"Date": None}, "png": {"Software": None}}  # without what differs from day to day
+# the same store gives the same file, and a name is a name: dollars in it are no mathematics
+PLAIN: dict[Any, Any] = {"svg.hashsalt": "stark", "text.parse_math": False}
 TICKS = (0.25, 0.5, 1, 2, 4, 8)
 POINTS = [0.25 * 1.06**step for step in range(60)]  # p from 0.25 to about 8
 
@@ -33,9 +35,9 @@ def draw(groups: Sequence[Group]) -> dict[str, dict[str, bytes]]:
     import matplotlib
 
     matplotlib.use("agg")
-    matplotlib.rcParams["svg.hashsalt"] = "stark"  # the same store gives the same file
     drawn = {name: chosen(groups) for name, (chosen, _) in FIGURES.items()}
-    return {name: _files(_figure(FIGURES[name][1], shown)) for name, shown in drawn.items() if shown}
+    with matplotlib.rc_context(PLAIN):
+        return {name: _files(_figure(FIGURES[name][1], shown)) for name, shown in drawn.items() if shown}
 
 
 def _with_others(groups: Sequence[Group]) -> list[Group]:
@@ -80,22 +82,30 @@ def _over_others(axes: Any, groups: Sequence[Group]) -> None:
 
 def _fast_p(axes: Any, groups: Sequence[Group]) -> None:
     for each in groups:
-        axes.plot(POINTS, [100 * fast_p(each.speedups(), p) for p in POINTS], label=each.method)
+        axes.plot(POINTS, [100 * fast_p(each.speedups(), p) for p in POINTS])
     axes.set_xscale("log")
     axes.set_xticks(TICKS, list(map(str, TICKS)))
     axes.set_xticks([], minor=True)
     axes.set_xlabel("p, against eager")
     axes.set_ylabel("fast_p in %")
-    axes.legend(fontsize=8)
+    _name_lines(axes, groups)
 
 
 def _so_far(axes: Any, groups: Sequence[Group]) -> None:
     for each in groups:
         curve = each.curve()
-        axes.plot(range(1, len(curve) + 1), curve, label=each.method)
+        axes.plot(range(1, len(curve) + 1), curve)
     axes.set_xlabel("attempts")
     axes.set_ylabel("best speed-up so far")
-    axes.legend(fontsize=8)
+    _name_lines(axes, groups)
+
+
+def _name_lines(axes: Any, groups: Sequence[Group]) -> None:
+    """A legend of the lines, which are those of the groups. They are named last: as a label, a name that begins with an
+    underscore would be left out."""
+    legend = axes.legend(axes.lines, ["line"] * len(axes.lines), fontsize=8)
+    for text, each in zip(legend.get_texts(), groups, strict=True):
+        text.set_text(each.method)
 
 
 # by name: which groups have something to show, and how a panel of them is drawn

@@ -46,7 +46,7 @@ def write_report(
     write_text(folder / PAGE, as_markdown(title, facts, tables, list(pictures)))
     write_text(folder / "report.html", as_html(title, facts, tables, pictures))
     for table in tables:
-        write_text(folder / f"{table.name}.csv", csv_text(list(table.columns), table.rows))
+        write_text(folder / f"{table.name}.csv", csv_text(list(table.columns), table.records()))
     return "" if can_draw() else NO_FIGURES
 
 

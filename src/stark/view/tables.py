@@ -18,6 +18,7 @@ FORMS: dict[str, Callable[[Any], str]] = {
     "money, if any": lambda value: f"${value:,.2f}",
     "hours": lambda value: f"{value / 3600:.2f} h",
 }
+WHOLE = {"text", "count"}  # forms of values that have no fraction
 NONE = {"money": "unknown"}  # as what a value of None is shown; otherwise as nothing
 
 
@@ -38,9 +39,16 @@ class Table:
         ]
 
     def records(self) -> list[dict[str, Any]]:
-        """The rows as a program reads them."""
-        return [dict(zip(self.columns, row, strict=True)) for row in self.rows]
+        """The rows as a program reads them, in a file of whatever kind: a column is of one type."""
+        return [
+            {name: _exact(form, value) for (name, form), value in zip(self.columns.items(), row, strict=True)}
+            for row in self.rows
+        ]
 
 
 def _shown(form: str, value: Any) -> str:
     return NONE.get(form, "") if value is None else FORMS[form](value)
+
+
+def _exact(form: str, value: Any) -> Any:
+    return value if value is None or form in WHOLE else float(value)

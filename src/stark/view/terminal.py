@@ -295,11 +295,12 @@ def show_estimate(estimates: Sequence[Estimate], attempts: int, limit_usd: float
         table.add_row(row.role, describe(row.model), str(row.calls), tokens_in, tokens_out, money_in_words(row.usd))
     console.print(table)
     prices = [row.usd for row in estimates if row.usd is not None]
-    money = money_in_words(sum(prices) if len(prices) == len(estimates) else None)
+    priced = len(prices) == len(estimates)
+    money = money_in_words(sum(prices) if priced else None)
     tokens = sum(row.usage.total for row in estimates)
     calls = sum(row.calls for row in estimates)
     console.print(Text(f"{attempts} attempts: about {calls} calls, {tokens:,} tokens, {money}."))
-    cap = f"${limit_usd:.2f}" + (f" and {limit_tokens:,} tokens" if limit_tokens is not None else "")
+    cap = limits_in_words(limit_usd if priced else None, limit_tokens)
     console.print(Text(f"Whatever happens, the run stops before it has spent {cap}. Nothing was started."))
 
 
@@ -382,6 +383,13 @@ def _ms(value: float | None) -> str:
 def money_in_words(usd: float | None) -> str:
     """US dollars, if the prices are known."""
     return "price not known" if usd is None else f"${usd:,.2f}"
+
+
+def limits_in_words(usd: float | None, tokens: int | None) -> str:
+    """What cannot be exceeded: no money where a price is not known, for a limit on it holds nothing back then."""
+    money = "" if usd is None else f"${usd:,.2f}"
+    counted = "" if tokens is None else f"{tokens:,} tokens"
+    return " or ".join(filter(None, (money, counted)))
 
 
 def _title(text: str) -> Group:
