@@ -15,13 +15,14 @@ from stark_worker.processes import adopt_orphans, descendants, reap, signal_all,
 
 # A child that a thread starts, with one of its own, and one that is nobody's any more.
 TREE = """
-import subprocess, sys, threading, time
+import pathlib, subprocess, sys, threading, time
 asleep = [sys.executable, "-S", "-c", "import time; time.sleep(60)"]
 with_child = [sys.executable, "-S", "-c", f"import subprocess; subprocess.run({asleep!r})"]
 orphan = [sys.executable, "-S", "-c", f"import subprocess; subprocess.Popen({asleep!r})"]
 thread = threading.Thread(target=lambda: subprocess.run(with_child))
 thread.start()
 subprocess.run(orphan)
+pathlib.Path(sys.argv[1]).touch()
 thread.join()
 """
 SIZE = 4
@@ -39,16 +40,18 @@ def until(happens) -> None:
 
 
 @pytest.fixture
-def tree():
+def tree(tmp_path):
     """A process that adopts orphans, by number, with a tree below it."""
+    orphaned = tmp_path / "orphaned"
     warden = os.fork()
     if warden == 0:
         adopt_orphans()
-        with subprocess.Popen([sys.executable, "-S", "-c", TREE]):
+        with subprocess.Popen([sys.executable, "-S", "-c", TREE, str(orphaned)]):
             while True:
                 time.sleep(0.05)
     try:
-        until(lambda: len(below(warden)) == SIZE)
+        # not before: who made the orphan counts as long as it is there
+        until(lambda: orphaned.exists() and len(below(warden)) == SIZE)
         yield warden
     finally:
         signal_all([*below(warden), warden], signal.SIGKILL)
