@@ -33,8 +33,8 @@ from stark_worker.wards import Nursery, Ward, threads
 
 DEVICE_S = 120.0
 # To start CUDA a process has to listen at a socket, which is refused to whoever is confined: of a candidate only its
-# first process can use the GPU. torch.compile would compile in others that ask for the GPU; so it does it by itself.
-WITHOUT_PROCESSES = {"TORCHINDUCTOR_COMPILE_THREADS": "1"}
+# first process can use the GPU. torch.compile would compile in new ones that ask for the GPU; forked ones know it.
+BY_FORKED_PROCESSES = {"TORCHINDUCTOR_WORKER_START": "fork"}
 
 SHOW_THEM = "Unset it, or name the GPUs to use, as in CUDA_VISIBLE_DEVICES=0."
 
@@ -77,7 +77,7 @@ class Station:
         folder = Path(self._folder.name)
         cache.make(self._shared)  # what is not there cannot be opened to a confined process
         told = {ALLOW_WEAK: "yes"} if self._allow_weak else {}
-        told |= WITHOUT_PROCESSES if self._beside else {}
+        told |= BY_FORKED_PROCESSES if self._beside else {}
         # The referee's idle threads take no time from the candidate; the candidate's wait as they would anywhere.
         self._trusted = Nursery(folder, {"OMP_WAIT_POLICY": "passive", **told})
         self._untrusted = Nursery(folder, told)
