@@ -7,7 +7,7 @@
 Each task is admitted or marked with why not; its baselines are judged by the path of any candidate. A call begins
 nothing after --seconds, and the next one with the same file goes on; a file holds one score, and every figure in it
 says by which, with TF32 or without, when and from which state of the code. A baseline that is not judged within
---deadline is reported as such. Needs torch and the standard library, as the worker does.
+--deadline is reported as such, with what it printed. Needs torch and the standard library, as the worker does.
 """
 
 from __future__ import annotations
@@ -47,6 +47,7 @@ from stark_worker.station import Station
 ADMITTED = "admitted"
 BROKEN, FAULT = "broken task", "fault"  # beside the outcomes of a report
 PER_ROW = ("commit", "date", "torch")
+CALLS = 0.9  # the share of its deadline for a baseline's calls: the worker has to say what became of them within it
 
 Judge = Callable[[EvalRequest], Awaitable[EvalReport]]
 Row = dict[str, Any]
@@ -178,7 +179,7 @@ def request_like(options: argparse.Namespace) -> EvalRequest:
         score=options.score,
         kernelbench_version=options.kernelbench_version,
         tf32=options.tf32,
-        limits=Limits(run_s=options.deadline),
+        limits=Limits(run_s=CALLS * options.deadline),
     )
 
 
@@ -206,7 +207,7 @@ async def measure(options: argparse.Namespace, tasks: list[Task]) -> bool:
             def keep() -> None:
                 if options.save:
                     facts = {name: fact for name, fact in record.facts(device).items() if name not in PER_ROW}
-                    found = {"target": options.target, **rules(like), "deadline_s": options.deadline, "tasks": rows}
+                    found = {"target": options.target, **rules(like), "tasks": rows}
                     record.write(options.save, facts | found)
 
             done = await session.work(tasks, keep)

@@ -87,8 +87,10 @@ def test_a_call_whose_time_is_over_blames_nobody_and_the_next_one_goes_on(baseli
 
 
 def test_a_deadline_is_reported_as_such_and_not_tried_again(baselines):
-    rows = {}
-    assert work(baselines, Judge(OK, OK, None), rows, deadline_s=0.1)
+    """Whether the worker says so, with what the baseline was at, or nobody says anything."""
+    late, rows = EvalReport(Outcome.TIMEOUT, log="The candidate did not finish in time: AUTOTUNE convolution"), {}
+    assert work(baselines, Judge(OK, late, None), rows, deadline_s=0.1)
+    assert rows["one"][BASELINES[1]].items() >= {"outcome": "timeout", "why": late.log}.items()
     assert rows["one"][BASELINES[2]].items() >= {"outcome": "timeout", "why": "not judged within 0 s"}.items()
     assert work(baselines, Judge(), rows)
 
