@@ -111,9 +111,11 @@ def _ready_made(folder: str) -> str | None:
 
 
 def _keep(message: dict[str, Any], files: list[int]) -> None:
-    """Be the warden of one process: start it, wait for its end or for the order to end it, leave nothing of it."""
+    """Be the warden of one process: start it, wait for its end or for the order to end it, leave nothing of it.
+
+    It does not end with the nursery: whatever kills that, the process goes on, and somebody is left to end its tree.
+    """
     be_called("stark-warden")
-    die_with(os.getppid())
     adopt_orphans()
     lifeline, others = Channel.of(files[0]), files[1:]
     warden = os.getpid()

@@ -21,7 +21,7 @@ from stark.evaluation.local import check_machine
 from stark.settings import EvaluationSettings
 from stark_worker import lane, station, wards
 from stark_worker.faults import MachineryFault
-from stark_worker.protocol import Outcome, Target
+from stark_worker.protocol import EvalReport, Outcome, Target
 from stationed import below
 
 
@@ -127,18 +127,31 @@ async def kill_all(name: str) -> None:
                 os.kill(process, signal.SIGKILL)
 
 
-@pytest.mark.parametrize("name", ["stark-nursery", "stark-warden", "stark-candidate", "stark-referee"])
-def test_whoever_is_killed_the_next_evaluation_is_normal(name):
+def evaluated_while(name: str, source: str) -> tuple[EvalReport, EvalReport]:
+    """The reports on a candidate, during which whatever has that name is killed, and on a right one afterwards."""
+
     async def kill_then_go_on():
         async with open_evaluator(EvaluationSettings(allow_weak_sandbox=True, retries=1)) as evaluator:
             killing = asyncio.create_task(kill_all(name))
-            killed = await evaluator.evaluate(replace(RIGHT, candidate_source=SLEEPING))
+            during = await evaluator.evaluate(replace(RIGHT, candidate_source=source))
             killing.cancel()
-            return killed, await evaluator.evaluate(RIGHT)
+            return during, await evaluator.evaluate(RIGHT)
 
-    killed, right = asyncio.run(kill_then_go_on())
+    return asyncio.run(kill_then_go_on())
+
+
+def test_a_killed_nursery_takes_nobody_with_it():
+    napping = SLEEPING.replace("6420.25", "2.25") + "\n" + RIGHT.candidate_source
+    during, after = evaluated_while("stark-nursery", napping)
+    assert during.outcome is after.outcome is Outcome.OK, (during, after)
+
+
+@pytest.mark.parametrize("name", ["stark-warden", "stark-candidate", "stark-referee"])
+def test_whoever_is_killed_the_next_evaluation_is_normal(name):
+    killed, right = evaluated_while(name, SLEEPING)
     assert killed.outcome in (Outcome.CRASH, Outcome.OUT_OF_MEMORY), killed
     assert right.outcome is Outcome.OK, right
+    assert not running("sleep", "6420.25")
 
 
 @pytest.mark.skipif(Path("/dev/nvidia0").exists(), reason="this machine has a GPU")
