@@ -81,7 +81,7 @@ class Overall:
     @property
     def _faster(self) -> str:
         if not self.differing:
-            return f"Neither is faster on any of {self.tasks} tasks."
+            return f"Neither is faster on any task ({self.tasks} compared)."
         if self.differing < ENOUGH:
             return (
                 f"Too few tasks to tell who is faster: speeds differ on {self.differing} of {self.tasks}, and whatever"
@@ -96,7 +96,7 @@ class Overall:
     @property
     def _solved(self) -> str:
         if not self.only_a + self.only_b:
-            return f"None of {self.tasks} tasks was solved by one side alone."
+            return f"No task was solved by one side alone ({self.tasks} compared)."
         counts = (
             f"of {self.tasks}, A alone solved {self.only_a} and B alone {self.only_b}"
             f" ({_told(self.p_solved)}, exact sign test)"
