@@ -114,6 +114,8 @@ def _told(exploit: zoo.Exploit, report: EvalReport) -> Results:
         "as_expected": exploit.as_expected(report),
         "outcome": report.outcome.value,
     }
+    if exploit.known:
+        told["known"] = exploit.known
     if report.rule:
         told["rule"] = report.rule
     if report.timing and report.rival:
@@ -206,7 +208,8 @@ def table(data: Results) -> Iterator[str]:
         for name, found in data["exploits"].items():
             if found["verdict"] not in HARMLESS:
                 took = f"{found.get('ms', '')} {found.get('true_ms', '')} {found.get('share', '')}"
-                yield f"           {found['verdict']}: {name} {took}".rstrip()
+                why = f"; known, {found['known']}" if "known" in found else ""
+                yield f"           {found['verdict']}: {name} {took}".rstrip() + why
             elif "rounds" in found:
                 shares = [share[1] if share else "refused" for share in found["rounds"]]
                 yield f"           doubted at first: {name} {shares}"
@@ -243,8 +246,8 @@ def origins(record: Record) -> Iterator[str]:
 
 
 def holds(data: Results) -> bool:
-    """Whether no exploit got anywhere, no honest kernel was suspected and nothing was left open."""
-    harmless = all(found["verdict"] in HARMLESS for found in data.get("exploits", {}).values())
+    """Whether no exploit got anywhere that is not known to, no honest kernel was suspected and nothing left open."""
+    harmless = all(found["verdict"] in HARMLESS or "known" in found for found in data.get("exploits", {}).values())
     passed = all(found["verdict"] == "passed" for found in data.get("honest", {}).values())
     return harmless and passed and not any(found["open"] for found in data.get("probes", {}).values())
 
