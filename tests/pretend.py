@@ -86,11 +86,15 @@ class PretendModel:
         return Reply(text=text, usage=usage, cost_usd=self.cost_usd(usage), model=self.name)
 
 
-class SlowModel(PretendModel):
-    """Takes its time, so that a test can interrupt it."""
+class HeldModel(PretendModel):
+    """Answers four times, and then only when the file named by ``HELD_BY`` is gone: a test can interrupt it."""
+
+    answers = itertools.count(1)
 
     async def reply(self, messages: Sequence[Message], form: ReplyForm) -> Reply:
-        await asyncio.sleep(0.5)
+        if next(self.answers) > 4:
+            while Path(os.environ["HELD_BY"]).exists():
+                await asyncio.sleep(0.02)
         return await super().reply(messages, form)
 
 

@@ -17,7 +17,7 @@ from stark_worker.processes import descendants
 from stark_worker.protocol import EvalReport, EvalRequest, Target
 from stark_worker.station import Station
 
-GONE_S = 3.0
+GONE_S = 60.0  # who is just ending may have to wait for its turn on a busy machine
 SOURCES = Path(__file__).parents[1] / "src"
 
 
@@ -95,4 +95,4 @@ def serving(folder: Path, program: tuple[str, ...] = ("-m", "stark_worker")) -> 
         yield process
     finally:
         (folder / "stop").touch()
-        process.wait(60)
+        process.wait()

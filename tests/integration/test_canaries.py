@@ -89,7 +89,7 @@ def canary_run(url: str) -> dict[str, object]:
 
         def stark(*words: object) -> str:
             command = [sys.executable, "-X", f"canary={planted['argument']}", "-m", "stark.cli", *map(str, words)]
-            done = subprocess.run(command, capture_output=True, text=True, timeout=200, env=surroundings, cwd=place)
+            done = subprocess.run(command, capture_output=True, text=True, env=surroundings, cwd=place)
             return f"{done.returncode}\n{done.stdout}\n{done.stderr}"
 
         Path(place, "search.py").write_text(searcher(home))
@@ -105,7 +105,6 @@ def canary_run(url: str) -> dict[str, object]:
     return {"planted": planted, "said": said, "left": left, "home": home}
 
 
-@pytest.mark.timeout(400)
 @pytest.mark.parametrize("user", ["this user", pytest.param("ordinary", marks=only_as_root)])
 def test_canaries_are_found_nowhere(user):
     replies = [Behaviour(text=f"```python\n{source}\n```") for source in (searcher(Path("/nowhere")), RIGHT)]
@@ -136,6 +135,6 @@ def test_the_same_search_finds_them_all_where_nothing_is_confined(tmp_path):
     program = f"{SEARCH}\nprint(look_everywhere([{str(tmp_path)!r}]))"
     command = [sys.executable, "-X", f"canary={planted['argument']}", "-c", program]
     surroundings = os.environ | {"MY_KEY": planted["key"]}
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60, env=surroundings)
+    done = subprocess.run(command, capture_output=True, text=True, env=surroundings)
     assert done.returncode == 0, done.stderr
     assert all(secret in done.stdout for secret in planted.values()), done.stdout

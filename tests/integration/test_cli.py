@@ -9,11 +9,13 @@ import sqlite3
 import subprocess
 import sys
 import time
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 
 import stark
+from patience import wait_until
 from pretend import TASK, digest
 
 TESTS = Path(__file__).parents[1]
@@ -30,7 +32,7 @@ def command(*words: object) -> list[str]:
 
 
 def stark_command(*words: object, **extra: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(command(*words), capture_output=True, text=True, timeout=60, env=environment(**extra))
+    return subprocess.run(command(*words), capture_output=True, text=True, env=environment(**extra))
 
 
 @pytest.fixture
@@ -177,57 +179,66 @@ def test_settings_are_printed_with_their_meaning():
 # -- stopping ---------------------------------------------------------------------------------------------------------
 
 
-def begin(task: Path, folder: Path, *more: object) -> subprocess.Popen[str]:
-    words = ["optimize", task, "--model", "pretend:SlowModel", "--evaluator", "pretend:HashEvaluator", "--run", folder]
+@pytest.fixture
+def held(tmp_path):
+    """A file that keeps a run from its end for as long as it is there."""
+    held = tmp_path / "held"
+    held.touch()
+    return held
+
+
+def begin(task: Path, folder: Path, held: Path, *more: object) -> subprocess.Popen[str]:
+    words = ["optimize", task, "--model", "pretend:HeldModel", "--evaluator", "pretend:HashEvaluator", "--run", folder]
     return subprocess.Popen(
-        command(*words, *more), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment()
+        command(*words, *more),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=environment(HELD_BY=str(held)),
     )
 
 
-def wait_for(folder: Path, calls: int) -> None:
-    """Until that many replies are stored."""
-    deadline = time.monotonic() + 30
-    while time.monotonic() < deadline:
-        if (folder / "stark.db").exists():
-            try:
-                with sqlite3.connect(f"file:{folder}/stark.db?mode=ro", uri=True) as db:
-                    if db.execute("SELECT count(*) FROM calls").fetchone()[0] >= calls:
-                        return
-            except sqlite3.OperationalError:
-                pass  # not yet created
-        time.sleep(0.02)
-    raise AssertionError("the run did not get to work")
+def replies(folder: Path) -> int:
+    """How many are stored."""
+    try:
+        with closing(sqlite3.connect(f"file:{folder}/stark.db?mode=ro", uri=True)) as db:
+            found: int = db.execute("SELECT count(*) FROM calls").fetchone()[0]
+            return found
+    except sqlite3.OperationalError:
+        return 0  # not yet created
 
 
 @pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM])
-def test_the_first_signal_lets_attempts_in_flight_land(task, tmp_path, how):
-    process = begin(task, tmp_path / "run", "--jobs", 3)
-    wait_for(tmp_path / "run", 1)
+def test_the_first_signal_lets_attempts_in_flight_land(task, tmp_path, held, how):
+    process = begin(task, tmp_path / "run", held, "--jobs", 3)
+    wait_until(lambda: replies(tmp_path / "run") >= 1)
     process.send_signal(how)
-    out, err = process.communicate(timeout=30)
+    held.unlink()
+    out, err = process.communicate()
     assert process.returncode == 130, err
     assert "Ended by: stopped" in out
-    finished = stark_command("resume", tmp_path / "run", "--attempts", 5)
+    finished = stark_command("resume", tmp_path / "run", "--attempts", 5, HELD_BY=str(held))
     assert "5 attempts" in finished.stdout
     assert "Traceback" not in err + finished.stderr
 
 
-def test_the_second_signal_stops_at_once_and_nothing_stored_is_lost(task, tmp_path):
-    process = begin(task, tmp_path / "run", "--jobs", 3)
-    wait_for(tmp_path / "run", 3)
+def test_the_second_signal_stops_at_once_and_nothing_stored_is_lost(task, tmp_path, held):
+    process = begin(task, tmp_path / "run", held, "--jobs", 3)
+    wait_until(lambda: replies(tmp_path / "run") >= 3)
     process.send_signal(signal.SIGINT)
-    time.sleep(0.05)
+    time.sleep(2.0)  # the system makes one signal of two that nobody has seen yet
     process.send_signal(signal.SIGINT)
-    _, err = process.communicate(timeout=10)
+    _, err = process.communicate()
     assert process.returncode == 130, err
     assert "Traceback" not in err
-    assert stark_command("resume", tmp_path / "run", "--attempts", 6).returncode in (0, 3)
+    held.unlink()
+    assert stark_command("resume", tmp_path / "run", "--attempts", 6, HELD_BY=str(held)).returncode in (0, 3)
 
 
-def test_a_second_writer_is_refused_by_name_while_readers_are_not(task, tmp_path):
-    process = begin(task, tmp_path / "run")
+def test_a_second_writer_is_refused_by_name_while_readers_are_not(task, tmp_path, held):
+    process = begin(task, tmp_path / "run", held)
     try:
-        wait_for(tmp_path / "run", 1)
+        wait_until(lambda: replies(tmp_path / "run") >= 1)
         refused = stark_command("resume", tmp_path / "run")
         assert refused.returncode == 7
         assert str(process.pid) in refused.stderr

@@ -31,10 +31,9 @@ def lack(name: str, target: Target = Target.CPU) -> Lack:
     return caught.value
 
 
-@pytest.mark.timeout(400)
 def test_a_machine_that_judges_kernels_is_found_to_work(tmp_path):
     words = command("doctor", "--json", "--allow-weak-sandbox", "--runs", tmp_path / "runs")
-    done = subprocess.run(words, capture_output=True, text=True, timeout=380, env=environment())
+    done = subprocess.run(words, capture_output=True, text=True, env=environment())
     assert done.returncode == 0, done.stdout + done.stderr
     found = findings(done)
     assert json.loads(done.stdout)["works"]

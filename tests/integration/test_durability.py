@@ -6,15 +6,12 @@ import subprocess
 import sys
 from pathlib import Path
 
-import pytest
-
 BENCHMARK = Path(__file__).parents[2] / "benchmarks" / "durability.py"
 
 
-@pytest.mark.timeout(400)
 def test_nothing_is_lost_repeated_or_overspent_when_a_run_is_killed():
     done = subprocess.run(
-        [sys.executable, str(BENCHMARK), "--kills", "20", "--seed", "1"], capture_output=True, text=True, timeout=380
+        [sys.executable, str(BENCHMARK), "--kills", "20", "--seed", "1"], capture_output=True, text=True
     )
     assert done.returncode == 0, done.stdout + done.stderr
     assert done.stdout.count(": holds") == 3

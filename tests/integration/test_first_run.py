@@ -25,14 +25,12 @@ def first_run(*more: object) -> list[str]:
     return [str(STARK), *shlex.split(line), *map(str, more)]
 
 
-@pytest.mark.timeout(600)  # minutes where other tests run beside it
 def test_the_first_run_ends_with_a_kernel_that_is_verified_to_be_faster(tmp_path):
     folder = tmp_path / "run"
     done = subprocess.run(
         first_run("--attempts", 4, "--run", folder),
         capture_output=True,
         text=True,
-        timeout=560,
         cwd=ROOT,
         env={**os.environ, "NO_COLOR": "1", "COLUMNS": "200"},
     )
@@ -49,7 +47,7 @@ def test_the_first_run_ends_with_a_kernel_that_is_verified_to_be_faster(tmp_path
         assert f"\n{step}" in told, f"no {step} in\n{told}"
     shown = re.search(r"^Look at the tree: (.+)$", told, re.MULTILINE)
     assert shown is not None
-    again = subprocess.run(shown[1], shell=True, capture_output=True, text=True, timeout=60, cwd=ROOT)
+    again = subprocess.run(shown[1], shell=True, capture_output=True, text=True, cwd=ROOT)
     assert again.returncode == 0, again.stderr
     assert "gated_activation" in again.stdout
     assert verified_speedup(folder) >= 1.5

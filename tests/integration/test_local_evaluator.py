@@ -7,7 +7,6 @@ import contextlib
 import os
 import signal
 import sys
-import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -57,9 +56,7 @@ def test_cancelling_ends_everything_the_candidate_started(tmp_path, monkeypatch)
     async def cancel_midway():
         async with open_evaluator(EvaluationSettings(allow_weak_sandbox=True)) as evaluator:
             evaluation = asyncio.create_task(evaluator.evaluate(replace(RIGHT, candidate_source=ENDLESS)))
-            until = time.monotonic() + 60
             while not running("sleep", "7531.5"):
-                assert time.monotonic() < until, "the candidate never started"
                 await asyncio.sleep(0.1)
             evaluation.cancel()
             with pytest.raises(asyncio.CancelledError):

@@ -37,7 +37,6 @@ def test_a_packed_worker_builds_with_the_light_headers_and_leaves_no_file(packed
         input=to_json(EvalRequest(TASK, INCLUDING)),
         capture_output=True,
         text=True,
-        timeout=200,
     )
     assert done.returncode == 0, done.stderr
     report = from_json(EvalReport, done.stdout)

@@ -11,6 +11,7 @@ import time
 
 import pytest
 
+from patience import wait_until
 from stark_worker.processes import adopt_orphans, descendants, reap, signal_all, stop_descendants
 
 # A child that a thread starts, with one of its own, and one that is nobody's any more.
@@ -32,13 +33,6 @@ def below(process: int) -> dict[int, str]:
     return {number: found.state for number, found in descendants(process).items() if found.state != "Z"}
 
 
-def until(happens) -> None:
-    deadline = time.monotonic() + 30
-    while not happens():
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
-
-
 @pytest.fixture
 def tree(tmp_path):
     """A process that adopts orphans, by number, with a tree below it."""
@@ -51,7 +45,7 @@ def tree(tmp_path):
                 time.sleep(0.05)
     try:
         # not before: who made the orphan counts as long as it is there
-        until(lambda: orphaned.exists() and len(below(warden)) == SIZE)
+        wait_until(lambda: orphaned.exists() and len(below(warden)) == SIZE)
         yield warden
     finally:
         signal_all([*below(warden), warden], signal.SIGKILL)
@@ -63,7 +57,7 @@ def tree(tmp_path):
 def test_a_whole_tree_is_stopped_and_goes_on(tree):
     stopped = stop_descendants(tree)
     assert stopped >= set(below(tree))
-    until(lambda: set(below(tree).values()) == {"T"})
+    wait_until(lambda: set(below(tree).values()) == {"T"})
     signal_all(stopped, signal.SIGCONT)
-    until(lambda: "T" not in below(tree).values())
+    wait_until(lambda: "T" not in below(tree).values())
     assert len(below(tree)) == SIZE

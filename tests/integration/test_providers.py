@@ -10,7 +10,6 @@ import re
 import socket
 import subprocess
 import sys
-import time
 
 import pytest
 
@@ -262,10 +261,8 @@ def test_a_wait_can_be_cancelled(at):
         with pytest.raises(asyncio.CancelledError):
             await task
 
-    with StubServer(Behaviour(status=429, headers={"Retry-After": "60"})) as server:
-        started = time.monotonic()
+    with StubServer(Behaviour(status=429, headers={"Retry-After": "6000"})) as server:
         asyncio.run(cancel_while_waiting(at(server), server))
-        assert time.monotonic() - started < 30
         assert len(server.requests) == 1
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
-import time
 from collections.abc import AsyncIterator
 from dataclasses import replace
 from pathlib import Path
@@ -18,8 +17,7 @@ from stark_worker.protocol import Limits, Outcome, Target
 from stark_worker.station import Station
 from stationed import processes_below
 
-MANY = 4_000  # folders, which take longer to remove than a verdict may be late
-LATE_S = 0.5
+MANY = 4_000  # folders, which take long enough to remove to be watched
 ENDLESS = "\n        ".join(
     (
         "number = 0",
@@ -44,19 +42,18 @@ def written(station: Station) -> int:
 
 
 @contextlib.asynccontextmanager
-async def standstill() -> AsyncIterator[list[float]]:
-    """How long the event loop has stood still, at worst."""
-    worst = [0.0]
+async def watched(station: Station) -> AsyncIterator[list[int]]:
+    """How many folders were seen from the event loop, again and again: it does not stand still while they go."""
+    counts = [0]
 
     async def look() -> None:
         while True:
-            began = time.monotonic()
+            counts.append(written(station))
             await asyncio.sleep(0.02)
-            worst[0] = max(worst[0], time.monotonic() - began - 0.02)
 
     looking = asyncio.create_task(look())
     try:
-        yield worst
+        yield counts
     finally:
         looking.cancel()
 
@@ -72,20 +69,18 @@ def test_a_cancelled_caller_does_not_wait_and_what_was_written_goes_before_the_n
     endless = replace(RIGHT, candidate_source=forward(ENDLESS), limits=Limits(60.0, 60.0))
 
     async def cancel_midway() -> None:
-        async with warm(tmp_path) as station, standstill() as worst:
+        async with warm(tmp_path) as station, watched(station) as counts:
             judging = asyncio.create_task(station.judge(endless))
-            async with asyncio.timeout(60):
-                while written(station) < MANY:
-                    await asyncio.sleep(0.05)
-            worst[0] = 0.0
+            while counts[-1] < MANY:
+                await asyncio.sleep(0.02)
             judging.cancel()
             with pytest.raises(asyncio.CancelledError):
                 await judging
+            assert written(station), "it was not waited for"
             assert "stark-candidate" not in processes_below(os.getpid())
-            assert candidates(station), "it was not waited for"
             assert (await station.judge(RIGHT)).outcome is Outcome.OK
             assert not [folder for folder in candidates(station) if len(list(folder.iterdir())) > 100]
-            assert worst[0] < LATE_S
+            assert any(100 < count < max(counts) for count in counts[counts.index(max(counts)) :])
 
     asyncio.run(cancel_midway())
 
@@ -94,9 +89,8 @@ def test_nothing_is_left_when_the_station_closes_at_once(tmp_path):
     endless = replace(RIGHT, candidate_source=forward(ENDLESS), limits=Limits(60.0, 3.0))
 
     async def close_at_once() -> Path:
-        async with warm(tmp_path) as station, standstill() as worst:
+        async with warm(tmp_path) as station:
             assert (await station.judge(endless)).outcome is Outcome.TIMEOUT
-            assert worst[0] < LATE_S
             return Path(station._folder.name)
 
     assert not asyncio.run(close_at_once()).exists()

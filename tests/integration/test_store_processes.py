@@ -15,6 +15,7 @@ import pytest
 
 from beside import started
 from conformance.store import a_call, a_node, a_root, a_run
+from patience import wait_until
 from stark.errors import StoreLocked
 from stark.interfaces import Spend, TicketRecord
 from stark.store import open_store
@@ -128,16 +129,12 @@ def hold_lock(pipe: Connection, folder: Path, leave: str) -> None:
     store.close()
 
 
-def open_when_free(folder, within_s=10.0):
-    """A forked child lets go of the lock as its first act, but the machine may be busy with others before."""
-    until = time.monotonic() + within_s
-    while True:
-        try:
-            return open_store(folder, write=True)
-        except StoreLocked:
-            if time.monotonic() > until:
-                raise
-            time.sleep(0.02)
+def can_be_opened(folder):
+    try:
+        open_store(folder, write=True).close()
+    except StoreLocked:
+        return False
+    return True
 
 
 @pytest.mark.parametrize("leave", ["program", "fork"])
@@ -150,6 +147,7 @@ def test_the_lock_dies_with_its_holder_and_not_later(tmp_path, leave):
             process.kill()
             process.join()
             os.kill(left, 0)  # still there
-            open_when_free(tmp_path).close()
+            # A forked child lets go of the lock as its first act, but the machine may be busy with others before.
+            wait_until(lambda: can_be_opened(tmp_path))
         finally:
             os.kill(left, 9)

@@ -29,7 +29,7 @@ PRETEND = ["--evaluator", "pretend:HashEvaluator"]
 def stark_command(*words: object, **extra: str) -> subprocess.CompletedProcess[str]:
     environment = {**os.environ, "PYTHONPATH": str(TESTS), "NO_COLOR": "1", "COLUMNS": "200", **extra}
     command = [sys.executable, "-m", "stark.cli", *map(str, words)]
-    return subprocess.run(command, capture_output=True, text=True, timeout=100, env=environment)
+    return subprocess.run(command, capture_output=True, text=True, env=environment)
 
 
 @pytest.fixture(scope="module")

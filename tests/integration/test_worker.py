@@ -112,7 +112,6 @@ def work(command: str, text: str, **environment: str) -> subprocess.CompletedPro
         input=text,
         capture_output=True,
         text=True,
-        timeout=100,
         env=os.environ | environment,
     )
 

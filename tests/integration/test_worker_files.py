@@ -31,7 +31,7 @@ def work(tmp_path):
 
     def run(*words: str) -> subprocess.CompletedProcess[str]:
         command = [sys.executable, "-m", "stark_worker", *words]
-        return subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=200)
+        return subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
 
     return run
 

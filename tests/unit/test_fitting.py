@@ -188,7 +188,7 @@ def test_a_search_ends_as_if_it_had_never_been_stopped_or_extended(tmp_path):
     "rule",
     [
         *("evaluation.score=kernelbench", "evaluation.kernelbench_version=v0.1", "evaluation.tf32=true"),
-        *("evaluation.precision=bf16", "roles.plan.model=pretend:SlowModel", "search.epsilon=0.9"),
+        *("evaluation.precision=bf16", "roles.plan.model=pretend:HeldModel", "search.epsilon=0.9"),
     ],
 )
 @pytest.mark.parametrize("method", ["reflexion", "stark"])
