@@ -171,7 +171,7 @@ def _overall(method: str, score: str, pairs: Sequence[Pair]) -> Overall:
 
 
 def _told(p: float) -> str:
-    return f"p = {p:.3f}" if p >= 0.001 else "p < 0.001"
+    return f"p = {p:.3g}" if p >= 0.001 else "p < 0.001"  # not rounded up to what is significant and what is not
 
 
 def _warnings(a: Sequence[RunResult], b: Sequence[RunResult], paired: Sequence[Sides]) -> tuple[str, ...]:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import ast
+import importlib
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -48,6 +50,14 @@ def test_only_a_doubtful_time_is_measured_again():
     assert not ACCEPTED.only_time_speaks_against_it(report(1.0))
     assert not ACCEPTED.only_time_speaks_against_it(EvalReport(Outcome.RUNTIME_ERROR, log="ESCAPED"))
     assert not replace(ACCEPTED, expect=("wrong_result",)).only_time_speaks_against_it(report(0.5))
+
+
+def test_the_benchmark_fails_for_what_gets_through_unless_it_is_known_to(monkeypatch):
+    monkeypatch.syspath_prepend(Path(__file__).parents[2] / "benchmarks")
+    trust = importlib.import_module("trust")
+    stopped, fooled = {"verdict": "rejected"}, {"verdict": Verdict.FOOLED}
+    assert trust.holds({"exploits": {"one": stopped, "two": fooled | {"known": "why"}}})
+    assert not trust.holds({"exploits": {"one": stopped, "two": fooled}})
 
 
 def test_without_a_rival_nothing_is_said_about_the_time():
