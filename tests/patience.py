@@ -4,10 +4,36 @@ because a machine whose host is busy can be twenty times as slow for minutes.
 
 from __future__ import annotations
 
+import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+OFTEN_S = 0.05
 
 
 def wait_until(happens: Callable[[], object]) -> None:
     while not happens():
         time.sleep(0.02)
+
+
+@contextmanager
+def standstills() -> Iterator[list[float]]:
+    """How long the machine let nobody go on, a tenth of a second or more at a time: by so much a sleeper woke late."""
+    late, over = list[float](), threading.Event()
+
+    def sleep() -> None:
+        began = time.monotonic()
+        while not over.wait(OFTEN_S):
+            woken = time.monotonic()
+            if woken - began > OFTEN_S + 0.1:
+                late.append(woken - began - OFTEN_S)
+            began = woken
+
+    sleeper = threading.Thread(target=sleep)
+    sleeper.start()
+    try:
+        yield late
+    finally:
+        over.set()
+        sleeper.join()

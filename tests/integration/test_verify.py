@@ -207,7 +207,7 @@ def test_a_strangers_task_that_speaks_for_the_referee_harms_nobody(station, secr
     says_it = f"[os.write(number, {message!r}) for number in channels()]\nimport time; time.sleep(60)"
     task = TASK + TRIES + does.format(secret=secret) + "\n" + says_it
     with pytest.raises((MachineryFault, ValueError)) as fault:
-        station.judge(replace(RIGHT, task_source=task, stranger=True, limits=Limits(5.0, 5.0)))
+        station.judge(replace(RIGHT, task_source=task, stranger=True, limits=Limits(60.0, 60.0)))
     assert "canary" not in str(fault.value)
     assert station.left() == (set(), set())
     assert station.judge(RIGHT).outcome is Outcome.OK
