@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import importlib.util
+import itertools
 import os
 import sys
 from collections.abc import Callable, Sequence
@@ -36,6 +37,7 @@ from stark_worker.weights import constructed, copy_weights, seed_generators
 
 MEMORY_BYTES = min(16 * 2**30, os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") * 3 // 4)
 PROCESSES = 64 + 16 * threads()  # threads count too, and torch.compile starts a process with threads for each core
+Handed = tuple[Any, list[torch.Tensor], bool]  # the structure of a result, its tensors, and whether these are plain
 NO_MEMORY = ("can't allocate memory", "std::bad_alloc", "CUDA error: out of memory", "CUDA out of memory")
 
 
@@ -115,23 +117,32 @@ class Server:
         self._pinned = cuda.precision_settings()
 
     def hand_over_only(self) -> Callable[..., Any]:
-        """What is called before anything is loaded, to learn how long handing over takes by itself."""
-        ready_made = [torch.ones_like(place) for place in self.places[0]]
-        return lambda *_: ready_made
+        """What is called before anything is loaded, to learn how long handing over takes by itself.
+
+        On the CPU, where that is learned of calls in a row too, their results lie apart as those of any model do, which
+        takes longer to copy than the same ones again.
+        """
+        places = self.places if self.job.device == "cpu" else self.places[:1]
+        ready_made = itertools.cycle([[torch.ones_like(output) for output in place] for place in places])
+        return lambda *_: next(ready_made)
 
     def serve(self, model: Callable[..., Any]) -> dict[str, Any]:
         """Answer calls until another request comes, which is returned: "done" as soon as the results are there, then
-        they are handed over.
+        they are handed over, and last it is told what they look like. On the CPU it is told when they are handed over,
+        because what comes then varies by more than a short call takes.
         """
         changed = self.restore_precision()
         while (message := self.next_request())["do"] == "call":
             calls = message["calls"]
             results = self.attempt(Outcome.RUNTIME_ERROR, functools.partial(self.run, model, calls, message["gate"]))
             self.channel.send(did="done")
-            looks = self.attempt(Outcome.RUNTIME_ERROR, functools.partial(self.hand_over, calls, results))
-            del results
+            handed = self.attempt(Outcome.RUNTIME_ERROR, functools.partial(self.hand_over, calls, results))
+            if self.job.device == "cpu":
+                self.channel.send(did="copied")
+            looks = self.attempt(Outcome.RUNTIME_ERROR, functools.partial(self.looks, calls, handed))
+            del results, handed
             changed = self.restore_precision() or changed
-            self.channel.send(did="copied", looks=looks, device_ms=self.clock.elapsed_ms(), changed=changed)
+            self.channel.send(did="looked", looks=looks, device_ms=self.clock.elapsed_ms(), changed=changed)
         return message
 
     def profile(self, model: Callable[..., Any]) -> dict[str, Any]:
@@ -164,22 +175,21 @@ class Server:
         self.clock.stop()
         return results
 
-    def hand_over(self, calls: list[tuple[int, int]], results: list[Any]) -> list[dict[str, Any]]:
-        """Copy the results to where the referee reads them, and say what they look like: all alike, if all is well."""
-        looks: list[dict[str, Any]] = []
+    def hand_over(self, calls: list[tuple[int, int]], results: list[Any]) -> list[Handed | None]:
+        """Copy the results to where the referee reads them; None for one whose memory a later call took back, as CUDA
+        graphs do.
+        """
+        handed: list[Handed | None] = []
         for (place, _), result in zip(calls, results, strict=True):
             try:
-                look = self._hand_over(place, result)
+                handed.append(self._hand_over(place, result))
             except RuntimeError:
                 if len(calls) == 1:
                     raise
-                look = {}  # a later call took this one's memory back, as CUDA graphs do
-            if look not in looks:
-                looks.append(look)
-        self.clock.stop()
-        return looks
+                handed.append(None)
+        return handed
 
-    def _hand_over(self, number: int, result: Any) -> dict[str, Any]:
+    def _hand_over(self, number: int, result: Any) -> Handed:
         tensors: list[torch.Tensor] = []
         packed = pack(result, tensors)
         plain = all(type(tensor) in (torch.Tensor, torch.nn.Parameter) and not vars(tensor) for tensor in tensors)
@@ -187,6 +197,19 @@ class Server:
         if plain and len(tensors) == len(spots) and all(map(Spot.fits, spots, tensors)):
             for place, tensor in zip(self.places[number], tensors, strict=True):
                 copy_plainly(place, torch.Tensor.detach(tensor))
+        return packed, tensors, plain
+
+    def looks(self, calls: list[tuple[int, int]], handed: list[Handed | None]) -> list[dict[str, Any]]:
+        """What the results look like: all alike, if all is well."""
+        looks: list[dict[str, Any]] = []
+        for (place, _), each in zip(calls, handed, strict=True):
+            look = self._look(place, *each) if each else {}
+            if look not in looks:
+                looks.append(look)
+        self.clock.stop()
+        return looks
+
+    def _look(self, number: int, packed: Any, tensors: list[torch.Tensor], plain: bool) -> dict[str, Any]:
         kinds = [self._kind(tensor) for tensor in tensors]
         layouts = [asdict(layout(tensor, self._given[number])) for tensor in tensors] if plain else []
         return {"structure": packed, "kinds": kinds, "plain": plain, "layouts": layouts}

@@ -20,7 +20,7 @@ from stark_worker.wards import let_go
 OUTPUT_BYTES = 64 * 1024
 START_S = 120.0
 DEATH_S = 2.0
-CALLED = ("launched", "done", "copied")  # what it says of a call
+CALLED = ("launched", "done", "copied", "looked")  # what it says of a call
 NOT_STARTED = "The candidate's process did not start."
 
 

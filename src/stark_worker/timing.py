@@ -57,15 +57,16 @@ class Sample:
 @dataclass(frozen=True)
 class Overhead:
     """What a request costs by itself: the handshake around one call, by how much that varies, the handshake around
-    several calls in a row, handing over one call's outputs, the handshake around one call where nothing waits for
-    inputs, launching nothing at all, or a call of nothing, writing the inputs of one call, and of a further one, and by
-    how much the handshake around several calls is longer once a candidate is loaded.
+    several calls in a row, handing over one call's outputs, and those of a further one, the handshake around one call
+    where nothing waits for inputs, launching nothing at all, or a call of nothing, writing the inputs of one call, and
+    of a further one, and by how much the handshake around several calls is longer once a candidate is loaded.
     """
 
     single_ms: float
     jitter_ms: float
     burst_ms: float
     copy_ms: float
+    copy_more_ms: float = 0.0
     open_ms: float = 0.0
     launch_ms: float = 0.0
     call_ms: float = 0.0
@@ -74,16 +75,27 @@ class Overhead:
     loaded_ms: float = 0.0
 
     @classmethod
-    def of(cls, singles: Sequence[Sample], bursts: Sequence[Sample], opened: Sequence[Sample] = ()) -> Overhead:
-        """Read off calls of something that does nothing, bursts of no calls, and calls for which all was there."""
+    def of(
+        cls,
+        singles: Sequence[Sample],
+        bursts: Sequence[Sample],
+        opened: Sequence[Sample] = (),
+        in_a_row: Sequence[Sample] = (),
+    ) -> Overhead:
+        """Read off calls of something that does nothing, bursts of no calls, calls for which all was there, and bursts
+        of as many calls as there can be; without these each call is given what a single one takes to hand over.
+        """
         single_ms = statistics.median(sample.forward_ms for sample in singles)
         away_ms = statistics.median(abs(sample.forward_ms - single_ms) for sample in singles)
         launch_ms = statistics.median(sample.launch_ms for sample in bursts or singles)
+        copy_ms = statistics.median(sample.late_ms for sample in singles)
+        more_ms = [(sample.late_ms - copy_ms) / (sample.length - 1) for sample in in_a_row] or [copy_ms]
         return cls(
             single_ms=single_ms,
             jitter_ms=max(2.0 * away_ms, LEAST_JITTER_MS),
             burst_ms=statistics.median(sample.forward_ms for sample in bursts or singles),
-            copy_ms=statistics.median(sample.late_ms for sample in singles),
+            copy_ms=copy_ms,
+            copy_more_ms=max(statistics.median(more_ms), 0.0),
             open_ms=statistics.median(sample.forward_ms for sample in opened or singles),
             launch_ms=launch_ms,
             call_ms=max(statistics.median(sample.launch_ms for sample in singles) - launch_ms, 0.0),
@@ -143,7 +155,7 @@ class Overhead:
 
     def late_ms(self, sample: Sample) -> float:
         """What was done after "done" beyond handing over: work like any other."""
-        copying_ms = max(self.copy_ms * sample.length, sample.own_copy_ms)
+        copying_ms = max(self.copy_ms + self.copy_more_ms * (sample.length - 1), sample.own_copy_ms)
         if sample.device_ms is not None:  # there a copy can be so short that messages about it vary by more
             return max(sample.late_ms - COPY_SLACK * copying_ms - self.jitter_ms, 0.0)
         if (calling_ms := self._calling_ms(sample)) < sample.own_copy_ms:

@@ -11,9 +11,8 @@ from __future__ import annotations
 import random
 import statistics
 import time
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
-from typing import Any
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
 
 import torch
 
@@ -41,6 +40,14 @@ WEIGHTS = {"name": "copied by name", "seed": "by seed and order"}
 
 Told = dict[str, Any]  # by the candidate's process
 Calls = list[tuple[int, int]]  # places and seeds
+
+
+class Called(NamedTuple):
+    """What came of one request: its time, the outputs that were read, and what all results look like."""
+
+    sample: Sample
+    outputs: list[list[torch.Tensor]]
+    looks: list[Look]
 
 
 class Trial:
@@ -157,7 +164,7 @@ class Trial:
             self.checks["isolation"] = str(ready["isolation"])
             singles = self._empty([(0, 0)])
             bursts = self._empty([]) if len(self._inputs) > 1 else []
-            overhead = Overhead.of(singles, bursts, self._without_gate())
+            overhead = Overhead.of(singles, bursts, self._without_gate(), self._handing_over_all())
             overhead = overhead.writing_all(self._write_all(), len(self._inputs))
         except Failure as failure:
             raise MachineryFault(f"{NOT_STARTED} {failure.log}") from failure
@@ -170,6 +177,11 @@ class Trial:
             return [0.0]
         inputs = dict(enumerate(self._reference.timed_questions(len(self._inputs))))
         return [self._written(inputs).took_ms for _ in range(CALIBRATIONS_FEW + 1)][1:]
+
+    def _handing_over_all(self) -> list[Sample]:
+        """What it takes on the host to hand over the results of calls in a row, about which there is one message."""
+        places = range(len(self._inputs))
+        return self._empty([(place, 0) for place in places]) if self.on_host and len(places) > 1 else []
 
     def _without_gate(self) -> list[Sample]:
         if self.on_host:
@@ -190,7 +202,7 @@ class Trial:
             count = CALIBRATIONS_FEW if reference.call_bytes >= LARGE else CALIBRATIONS
         else:
             count = CALIBRATIONS_HUGE if reference.huge else CALIBRATIONS
-        return [self._call(calls, inputs)[0] for _ in range(count + 1)][1:]  # the first one touches new memory
+        return [self._call(calls, inputs).sample for _ in range(count + 1)][1:]  # the first one touches new memory
 
     def _build(self) -> Iterable[Case]:
         """Have the candidate loaded and make cases meanwhile."""
@@ -224,7 +236,7 @@ class Trial:
         samples: list[Sample] = []
         least = 1 if self.on_host else WARM_UPS_LEAST
         while len(samples) < least or (len(samples) < WARM_UPS and time.monotonic() < until):
-            samples.append(self._call([(self._filled, len(samples))], {})[0])
+            samples.append(self._call([(self._filled, len(samples))], {}).sample)
         self._warm_ups = len(samples)
         return samples[len(samples) // 2 :]
 
@@ -304,18 +316,14 @@ class Trial:
         """
         places = [self._filled] if again else random.SystemRandom().sample(range(len(self._inputs)), len(cases))
         inputs = dict(zip(places, cases, strict=True))
-        sample, looks = self._call([(place, case.seed) for place, case in inputs.items()], inputs)
-        begin = time.perf_counter()
-        got = [(place, case, self._received(place)) for place, case in inputs.items()]
-        self._memory.wait()
-        sample = replace(sample, own_copy_ms=(time.perf_counter() - begin) * 1e3)
-        for look in looks or [{}]:
+        called = self._call([(place, case.seed) for place, case in inputs.items()], inputs, inputs)
+        for look in called.looks or [{}]:
             self._examiner.look_at(look)
         chance = random.SystemRandom()
-        for place, case, outputs in got:
+        for (place, case), outputs in zip(inputs.items(), called.outputs, strict=True):
             if case.expected or chance.random() < share:
                 self._compare(place, case, outputs)
-        return sample
+        return called.sample
 
     def _compare(self, place: int, case: Case, outputs: list[torch.Tensor]) -> None:
         """Compare a call; one without an answer is answered now, and left alone where the reference has none."""
@@ -324,6 +332,13 @@ class Trial:
             self._examiner.compare(answered, outputs)
             self._examiner.compare_inputs(answered, self._inputs[place])
             self.compared += 1
+
+    def _read(self, places: Collection[int]) -> tuple[list[list[torch.Tensor]], float]:
+        """The outputs at some places, and how long it took to copy them."""
+        begin = time.perf_counter()
+        outputs = [self._received(place) for place in places]
+        self._memory.wait()
+        return outputs, (time.perf_counter() - begin) * 1e3
 
     def _received(self, place: int) -> list[torch.Tensor]:
         """The outputs at a place, in memory of our own. On the host it is kept, so that a copy is nothing but one."""
@@ -352,11 +367,12 @@ class Trial:
 
         return self._memory.begin(write)
 
-    def _call(self, calls: Calls, inputs: Mapping[int, Case]) -> tuple[Sample, list[Look]]:
-        """One request, its time taken from what the candidate has left; ``inputs`` are written to their places.
+    def _call(self, calls: Calls, inputs: Mapping[int, Case], read: Collection[int] = ()) -> Called:
+        """One request, its time taken from what the candidate has left; ``inputs`` are written to their places, and the
+        outputs at those to ``read`` are read as soon as they are handed over.
 
         At a gate it launches its work before they are there, which waits for them. Otherwise they are there first. It
-        is stopped while they are written, and between calls.
+        is stopped while they are written, while outputs are read, and between calls.
         """
         asked, launch_ms = time.perf_counter(), 0.0
         until = asked + self._left_s
@@ -375,16 +391,20 @@ class Trial:
             self.candidate.expect("launched", until - time.perf_counter())
         self.candidate.expect("done", until - time.perf_counter())
         done = time.perf_counter()
-        copied = self.candidate.expect("copied", until - done)
+        looked = self.candidate.expect("copied" if self.on_host else "looked", until - done)
         end = time.perf_counter()
         self._left_s -= end - asked
         self.candidate.pause()
-        looks, device_ms, changed = copied.get("looks"), copied.get("device_ms"), copied.get("changed")
+        outputs, own_copy_ms = self._read(read) if read else ([], 0.0)
+        if self.on_host:
+            looked = self._looked()
+        looks, device_ms, changed = looked.get("looks"), looked.get("device_ms"), looked.get("changed")
         if not isinstance(looks, list) or not all(isinstance(look, dict) for look in looks):
             raise Failure(Outcome.REJECTED, "What the results look like was not told.", "forged_message")
         if changed:
             self.checks["precision"] = f"the candidate changed {str(changed)[:200]}; reset before every call"
         sample = Sample(
+            own_copy_ms=own_copy_ms,
             forward_ms=(done - begin) * 1e3,
             late_ms=(end - done) * 1e3,
             device_ms=None if self.on_host else told_by_device(device_ms, len(calls)),
@@ -392,4 +412,13 @@ class Trial:
             launch_ms=launch_ms,
             writing_ms=0.0 if self._is_rival and self.loaded else writing_ms,  # a rival gains nothing by being held up
         )
-        return sample, looks
+        return Called(sample, outputs, looks)
+
+    def _looked(self) -> Told:
+        """What it tells when its results were read already."""
+        begin = time.perf_counter()
+        self.candidate.go_on()
+        looked = self.candidate.expect("looked", self._left_s)
+        self._left_s -= time.perf_counter() - begin
+        self.candidate.pause()
+        return looked

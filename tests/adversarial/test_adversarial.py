@@ -23,7 +23,8 @@ from stark_worker.protocol import Outcome, Target
 
 ALL = [zoo.read(path) for path in sorted((zoo.HERE / "exploits").glob("*.py"))]
 STOPPED = {exploit.name: exploit for exploit in ALL if "cpu" in exploit.targets and exploit.known is None}
-TRIED = sorted(STOPPED)[::2]  # all of them take too long for every change
+HALF = sorted(exploit.name for exploit in ALL if "cpu" in exploit.targets)[::2]  # all take too long for every change
+TRIED = [name for name in HALF if name in STOPPED]
 HONEST = {each.name: each for each in honest.corpus()}
 ROOT = Path(__file__).parents[2]
 QUICK = ["zeros", "as_root", "public_seed", "lazy_after_the_check"]  # two to refuse, one to contain, one to time

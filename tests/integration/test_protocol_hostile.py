@@ -34,13 +34,13 @@ RAW = """
 import json, random
 
 def garbage(chance):
-    honest = json.dumps({"did": "copied", "looks": [], "device_ms": None, "changed": []}).encode()
+    honest = json.dumps({"did": "looked", "looks": [], "device_ms": None, "changed": []}).encode()
     return chance.choice([
         lambda: chance.randbytes(chance.randrange(1, 5000)),
         lambda: honest[: chance.randrange(1, len(honest))],
         lambda: b" " * chance.randrange(60_000, 80_000) + honest,
         lambda: b"[" * chance.randrange(1, 60_000),
-        lambda: json.dumps({"did": chance.choice(["loaded", "copied", "ready", "done", 7, None])}).encode(),
+        lambda: json.dumps({"did": chance.choice(["loaded", "copied", "looked", "ready", "done", 7, None])}).encode(),
         lambda: json.dumps({"did": "failed", "outcome": chance.choice(["ok", "rejected", [], 1]), "log": 3}).encode(),
         lambda: b"",
         lambda: honest * 2,
@@ -75,7 +75,7 @@ def lie():
     channel = server().channel
     send = channel.send
     def forged(**message):
-        if message.get("did") == "copied":
+        if message.get("did") == "looked":
             {lie}
         send(**message)
     channel.send = forged

@@ -34,7 +34,7 @@ values = st.recursive(
     lambda inner: st.lists(inner, max_size=4) | st.dictionaries(texts, inner, max_size=4),
     max_leaves=12,
 )
-of_candidates = ["begun", "ready", "loaded", "launched", "done", "copied", "failed", "profiled"]
+of_candidates = ["begun", "ready", "loaded", "launched", "done", "copied", "looked", "failed", "profiled"]
 of_builders = ["locked", "asked", "failed", "unclear", "read", "named", "built"]
 words = st.sampled_from([*of_candidates, *of_builders, ""])
 names = st.sampled_from(["outcome", "log", "looks", "device_ms", "changed", "weights", "code", "key", "isolation"])
@@ -87,7 +87,7 @@ def _same(one: object, other: object) -> bool:
 
 
 @settings(deadline=None)
-@given(packets, st.sampled_from(["begun", "loaded", "launched", "done", "copied"]), st.booleans())
+@given(packets, st.sampled_from(["begun", "loaded", "launched", "done", "copied", "looked"]), st.booleans())
 def test_only_what_was_to_come_is_taken(packet, awaited, may_be_late):
     (here, there), (lifeline, warden) = Channel.pair(), Channel.pair()
     output, print_to = os.pipe()

@@ -138,6 +138,17 @@ def test_work_that_is_put_off_counts():
     assert OVERHEAD.per_call_ms(busy) == OVERHEAD.per_call_ms(prompt)
 
 
+def test_calls_in_a_row_are_given_one_message_to_be_handed_over():
+    """What each of them would be given by itself, with a message each, is time to compute in."""
+    singles, in_a_row = [Sample(0.1, 0.3)] * 4, [Sample(0.1, 0.3 + 7 * 0.05, length=8)] * 4
+    overhead = Overhead.of(singles, singles, in_a_row=in_a_row)
+    honest = Sample(0.1 + 8 * 1.0, 0.65, length=8)
+    cheating = replace(honest, forward_ms=0.1 + 8 * 0.8, late_ms=0.65 + 8 * 0.2)
+    assert overhead.per_call_ms(honest) == pytest.approx(1.0)
+    assert overhead.per_call_ms(cheating) == pytest.approx(1.0, rel=0.01)
+    assert Overhead.of(singles, singles).per_call_ms(cheating) == pytest.approx(0.8)
+
+
 @pytest.mark.parametrize("length", [1, 8])
 def test_who_computes_in_place_of_copying_takes_as_long_as_that_took(length):
     overhead = Overhead(single_ms=0.1, jitter_ms=0.05, burst_ms=0.1, copy_ms=3.2)
