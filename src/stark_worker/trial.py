@@ -404,9 +404,9 @@ class Trial:
         if changed:
             self.checks["precision"] = f"the candidate changed {str(changed)[:200]}; reset before every call"
         sample = Sample(
-            own_copy_ms=own_copy_ms,
             forward_ms=(done - begin) * 1e3,
             late_ms=(end - done) * 1e3,
+            own_copy_ms=own_copy_ms,
             device_ms=None if self.on_host else told_by_device(device_ms, len(calls)),
             length=len(calls),
             launch_ms=launch_ms,

@@ -9,13 +9,12 @@ import sqlite3
 import subprocess
 import sys
 import time
-from contextlib import closing
 from pathlib import Path
 
 import pytest
 
 import stark
-from patience import wait_until
+from patience import stored, wait_until
 from pretend import TASK, digest
 
 TESTS = Path(__file__).parents[1]
@@ -198,20 +197,10 @@ def begin(task: Path, folder: Path, held: Path, *more: object) -> subprocess.Pop
     )
 
 
-def replies(folder: Path) -> int:
-    """How many are stored."""
-    try:
-        with closing(sqlite3.connect(f"file:{folder}/stark.db?mode=ro", uri=True)) as db:
-            found: int = db.execute("SELECT count(*) FROM calls").fetchone()[0]
-            return found
-    except sqlite3.OperationalError:
-        return 0  # not yet created
-
-
 @pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM])
 def test_the_first_signal_lets_attempts_in_flight_land(task, tmp_path, held, how):
     process = begin(task, tmp_path / "run", held, "--jobs", 3)
-    wait_until(lambda: replies(tmp_path / "run") >= 1)
+    wait_until(lambda: stored(tmp_path / "run", "calls") >= 1)
     process.send_signal(how)
     held.unlink()
     out, err = process.communicate()
@@ -224,7 +213,7 @@ def test_the_first_signal_lets_attempts_in_flight_land(task, tmp_path, held, how
 
 def test_the_second_signal_stops_at_once_and_nothing_stored_is_lost(task, tmp_path, held):
     process = begin(task, tmp_path / "run", held, "--jobs", 3)
-    wait_until(lambda: replies(tmp_path / "run") >= 3)
+    wait_until(lambda: stored(tmp_path / "run", "calls") >= 3)
     process.send_signal(signal.SIGINT)
     time.sleep(2.0)  # the system makes one signal of two that nobody has seen yet
     process.send_signal(signal.SIGINT)
@@ -238,7 +227,7 @@ def test_the_second_signal_stops_at_once_and_nothing_stored_is_lost(task, tmp_pa
 def test_a_second_writer_is_refused_by_name_while_readers_are_not(task, tmp_path, held):
     process = begin(task, tmp_path / "run", held)
     try:
-        wait_until(lambda: replies(tmp_path / "run") >= 1)
+        wait_until(lambda: stored(tmp_path / "run", "calls") >= 1)
         refused = stark_command("resume", tmp_path / "run")
         assert refused.returncode == 7
         assert str(process.pid) in refused.stderr

@@ -6,7 +6,6 @@ import contextlib
 import os
 import re
 import signal
-import sqlite3
 import subprocess
 import sys
 import time
@@ -15,7 +14,7 @@ from contextlib import closing
 from pathlib import Path
 from threading import Event, Thread
 
-from patience import wait_until
+from patience import stored, wait_until
 from stark.store import open_store
 from stark.tree import Node
 from stationed import GONE_S, below
@@ -83,18 +82,9 @@ def begun(task: Path, folder: Path) -> Iterator[tuple[subprocess.Popen[str], dic
         process.communicate()
 
 
-def landed(folder: Path) -> int:
-    try:
-        with closing(sqlite3.connect(f"file:{folder}/stark.db?mode=ro", uri=True)) as db:
-            found: int = db.execute("SELECT count(*) FROM nodes").fetchone()[0]
-            return found
-    except sqlite3.OperationalError:
-        return 0  # not yet created
-
-
 def wait_until_in_the_middle(folder: Path, seen: dict[int, str], process_name: str) -> None:
     """Until the first attempt has landed and a process of that name works for the next one."""
-    wait_until(lambda: landed(folder) >= 2)
+    wait_until(lambda: stored(folder, "nodes") >= 2)
     before = set(seen)
     wait_until(lambda: process_name in [name for number, name in list(seen.items()) if number not in before])
 

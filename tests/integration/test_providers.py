@@ -210,7 +210,8 @@ def test_an_answer_that_may_have_been_charged_and_did_not_arrive_is_lost(at, wir
     with StubServer(broken, Behaviour(text="hello")) as server:
         with pytest.raises(ReplyLost, match=r"never arrived whole.*resume"):
             ask(at(server, wire, stream=stream, timeout_s=1.0 if broken.hang else 10.0))
-        assert len(server.requests) <= 1  # asking again is for the run to decide, which has to pay for it
+        arrived = (0, 1) if broken.hang else (1,)  # on a slow machine who gives up after a second may not have asked
+        assert len(server.requests) in arrived  # asking again is for the run to decide, which has to pay for it
 
 
 @pytest.mark.parametrize("wire", WIRES)

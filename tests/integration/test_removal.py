@@ -91,6 +91,7 @@ def test_nothing_is_left_when_the_station_closes_at_once(tmp_path):
     async def close_at_once() -> Path:
         async with warm(tmp_path) as station:
             assert (await station.judge(endless)).outcome is Outcome.TIMEOUT
+            assert written(station), "the verdict did not wait"
             return Path(station._folder.name)
 
     assert not asyncio.run(close_at_once()).exists()
