@@ -246,7 +246,7 @@ async def main(options: argparse.Namespace) -> None:
         role: open_model(role, RoleSettings(model=options.model, temperature=temperature))
         for role, temperature in TEMPERATURES.items()
     }
-    async with LocalEvaluator(EvaluationSettings()) as evaluator:
+    async with LocalEvaluator(EvaluationSettings(allow_weak_sandbox=options.allow_weak_sandbox)) as evaluator:
         search = Search(options.task.read_text(), models, evaluator, random.Random(options.seed))
         nodes = await grow(search, options.attempts)
     best = best_of(nodes)
@@ -263,6 +263,7 @@ if __name__ == "__main__":
     parser.add_argument("--attempts", type=int, default=10)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--keep", type=Path, default=Path("kernel.py"))
+    parser.add_argument("--allow-weak-sandbox", action="store_true")
     try:
         asyncio.run(main(parser.parse_args()))
     except (StarkError, OSError) as error:

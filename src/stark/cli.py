@@ -2,8 +2,9 @@
 
 Exit codes: 0 a faster kernel was found (or the command did what it says), 1 a fault of STARK itself (of doctor:
 something is missing), 2 usage or bad input (of bench: not one task that works and tests anything), 3 the run ended
-without a faster kernel, 4 it cannot be told whether a claim holds, 5 the chat model's side, 6 the evaluating machine, 7
-the run folder, 130 stopped by Ctrl-C or SIGTERM; the run can be resumed.
+without a faster kernel (of judge: it is wrong; of verify: the claim does not hold), 4 it cannot be told whether a claim
+holds, 5 the chat model's side, 6 the evaluating machine, 7 the run folder, 130 stopped by Ctrl-C or SIGTERM; the run
+can be resumed.
 """
 
 from __future__ import annotations

@@ -64,7 +64,13 @@ def bench(
         list[str] | None, typer.Option("--method", help="May be repeated. Unset: as --grid says, else all five.")
     ] = None,
     switch: Annotated[
-        list[str] | None, typer.Option("--switch", metavar="A.B=C,...", help="A further variant; may be repeated.")
+        list[str] | None,
+        typer.Option(
+            "--switch",
+            metavar="A.B=C,...",
+            help="A further variant of each method: settings of search, windows, anchors, prompts and roles; may be "
+            "repeated.",
+        ),
     ] = None,
     seeds: Annotated[
         int | None, typer.Option(min=1, help="How many seeds, from 0 on. Unset: as --grid says, else one.")
@@ -78,7 +84,13 @@ def bench(
         bool | None, typer.Option(help="Judge each winner by the other score too. Unset: as --grid says, else no.")
     ] = None,
     judge_only: Annotated[
-        Path | None, typer.Option("--judge-only", metavar="DIR", help="Judge kernels another tool made; no search.")
+        Path | None,
+        typer.Option(
+            "--judge-only",
+            metavar="DIR",
+            help="Judge kernels another tool made, no search: files as KernelBench names them, "
+            "level_1_problem_26_sample_0_kernel.py.",
+        ),
     ] = None,
     precision: PrecisionName = None,
     score: ScoreName = None,

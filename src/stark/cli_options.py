@@ -32,7 +32,9 @@ ApiKeyEnv = Annotated[
 PrecisionName = Annotated[Precision | None, typer.Option("--precision", help="Type of inputs and weights.")]
 ScoreName = Annotated[Score | None, typer.Option("--score", help="Which rules decide.")]
 TargetName = Annotated[Target | None, typer.Option("--target", help="Language of the kernels.")]
-EvaluatorName = Annotated[str | None, typer.Option("--evaluator", help="local, folder, or package.module:Class.")]
+EvaluatorName = Annotated[
+    str | None, typer.Option("--evaluator", help="local, folder, replay, or package.module:Class.")
+]
 AllowWeakSandbox = Annotated[
     bool | None,
     typer.Option(

@@ -3,6 +3,7 @@
 StarkError
 ├── UsageError            what the user typed or wrote; nothing was started                     exit 2
 │   ├── SettingsError         an unknown or ill-typed setting
+│   ├── KeyMissing            no key is set for a model
 │   ├── TaskError             the task file is missing, broken, or not a task
 │   └── BundleError           an archive that is damaged, changed, or no bundle
 ├── ModelError            the chat model's side                                                 exit 5

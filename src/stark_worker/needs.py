@@ -11,6 +11,7 @@ import shlex
 import shutil
 import subprocess
 import sys
+import sysconfig
 import tempfile
 import time
 from collections.abc import Callable
@@ -103,6 +104,13 @@ def _compiler(_: Target) -> str:
         raise Lack(f"CXX is {named}: {error}", "Set it to a C++ compiler, or unset it.") from error
     _compiled([*words, "-fopenmp"], "program.cpp", _PROGRAM, _SUM, "Install it, on Debian or Ubuntu: apt install g++")
     return f"{shutil.which(words[0])} compiles, and OpenMP works"
+
+
+def _headers(_: Target) -> str:
+    header = Path(sysconfig.get_path("include"), "Python.h")
+    if not header.exists():
+        raise Lack(f"{header} was not found", "Install Python's headers, on Debian or Ubuntu: apt install python3-dev")
+    return str(header)
 
 
 def _ninja(_: Target) -> str:
@@ -198,6 +206,7 @@ def needs(allow_weak_sandbox: bool) -> list[Need]:
         Need("system", _system),
         Need("disk", _disk),
         Need("C++ compiler", _compiler),
+        Need("Python's headers", _headers),
         Need("ninja", _ninja),
         Need("torch", _torch),
         Need("GPU", _gpu, gpu),

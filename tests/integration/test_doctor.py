@@ -38,7 +38,7 @@ def test_a_machine_that_judges_kernels_is_found_to_work(tmp_path):
     found = findings(done)
     assert json.loads(done.stdout)["works"]
     assert {*NEEDS, *Control, "sandbox", "versions", "folder of runs", "model playbook"} <= found.keys()
-    for name in ("C++ compiler", "ninja", "torch", "a kernel, judged", "limits"):
+    for name in ("C++ compiler", "Python's headers", "ninja", "torch", "a kernel, judged", "limits"):
         assert found[name]["state"] == State.OK
     assert "built, checked and timed" in found["a kernel, judged"]["detail"]
 
@@ -50,6 +50,11 @@ def test_a_compiler_that_is_not_there_or_does_not_compile(monkeypatch):
     assert "false fails" in lack("C++ compiler").what
     monkeypatch.setenv("CXX", "true")  # says yes and makes nothing
     assert "program" in lack("C++ compiler").what
+
+
+def test_python_without_the_headers_that_every_kernel_includes(tmp_path, monkeypatch):
+    monkeypatch.setattr("sysconfig.get_path", lambda name: str(tmp_path))
+    assert str(tmp_path / "Python.h") in lack("Python's headers").what
 
 
 def test_a_folder_nobody_can_write(tmp_path, monkeypatch):

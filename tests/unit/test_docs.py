@@ -27,7 +27,13 @@ def test_the_page_on_prompts_lists_every_variable_with_its_meaning():
 
 
 @pytest.mark.parametrize(
-    "page", ["README.md", "CONTRIBUTING.md", *(f"docs/{path.name}" for path in (ROOT / "docs").glob("*.md"))]
+    "page",
+    [
+        "README.md",
+        "CONTRIBUTING.md",
+        "benchmarks/README.md",
+        *(f"docs/{path.name}" for path in (ROOT / "docs").glob("*.md")),
+    ],
 )
 def test_links_lead_somewhere(page):
     path = ROOT / page

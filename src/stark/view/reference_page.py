@@ -13,12 +13,14 @@ from pydantic.fields import FieldInfo
 from typer.core import TyperGroup
 
 from stark import errors
+from stark.grid import GridFile
 from stark.settings import Group, Settings
 from stark_worker import __main__ as worker
 
 _SIGNS = {"ge": ">=", "gt": ">", "le": "<=", "lt": "<"}
 _TYPES = {str: "text", int: "whole number", float: "number", bool: "true or false"}
 _EXIT_CODE = re.compile(r"(\d+) (.+?)(?=, \d+ |\.$)")
+_COLUMNS = ["setting", "type", "default", "meaning"]
 
 Named = tuple[str, Group]  # a group of settings with its dotted name
 
@@ -28,11 +30,15 @@ def reference_page(commands: TyperGroup) -> str:
     parts = [
         "# Reference",
         "Written by `scripts/reference` from the code; a test compares the two. "
-        "[Settings](#settings) · [Commands](#commands) · [Exit codes](#exit-codes) · [Worker](#worker)",
+        "[Settings](#settings) · [Grids](#grids) · [Commands](#commands) · [Exit codes](#exit-codes) · "
+        "[Worker](#worker)",
         "## Settings",
         "A TOML file (`--config FILE`, see [configs](../configs)), then `--set a.b=c`, then a command's own options; "
         "the later prevails. `stark config` prints the effective values.",
         *_settings(),
+        "## Grids",
+        "A TOML file for `stark bench --grid FILE`; the command's own options prevail.",
+        _grid(),
         "## Commands",
         *_commands(commands),
         "## Exit codes",
@@ -58,7 +64,12 @@ def _settings() -> Iterator[str]:
         yield f"### {names or 'The run'}"
         yield _one_line(kind.__doc__)
         rows = [_row(key, field, groups) for key, field in kind.model_fields.items() if not _is_group(field)]
-        yield _table(["setting", "type", "default", "meaning"], rows)
+        yield _table(_COLUMNS, rows)
+
+
+def _grid() -> str:
+    given = [("", GridFile())]
+    return _table(_COLUMNS, [_row(key, field, given) for key, field in GridFile.model_fields.items()])
 
 
 def _groups(name: str, group: Group) -> Iterator[Named]:
@@ -97,14 +108,18 @@ def _words(kind: Any) -> str:
         return " or ".join(f"`{choice}`" for choice in arguments)
     if typing.get_origin(kind) in (typing.Union, types.UnionType):
         return " or ".join(_words(each) for each in arguments if each is not types.NoneType)
+    if typing.get_origin(kind) is tuple:
+        return f"list of {_words(arguments[0])}"
     if issubclass(kind, enum.Enum):
         return " or ".join(f"`{choice.value}`" for choice in kind)
     return _TYPES[kind]
 
 
 def _value(value: Any) -> str:
-    if value is None or value == "":
+    if value is None or value in ("", ()):
         return "unset"
+    if isinstance(value, tuple):
+        return ", ".join(map(_value, value))
     return f"`{str(value).lower() if isinstance(value, bool) else value}`"
 
 
