@@ -129,8 +129,6 @@ class PrudishModel(PretendModel):
 class HashEvaluator:
     """One candidate in four fails; the others take 1 to 20 ms. The root takes 10 ms."""
 
-    slots = 8
-
     def __init__(self, settings: EvaluationSettings) -> None:
         self.evaluated: list[str] = []
 
@@ -155,6 +153,18 @@ class HashEvaluator:
             return EvalReport(FAILURES[number // 4 % 3], log=f"it failed, {number % 97}")
         rival = Timing((10.0,)) if request.rival_source is not None else None
         return EvalReport(Outcome.OK, Timing((1.0 + number % 1900 / 100,)), rival=rival)
+
+
+class InterruptedEvaluator(HashEvaluator):
+    """Somebody presses Ctrl-C while it judges, once for a file that ``CTRL_C`` names."""
+
+    async def evaluate(self, request: EvalRequest) -> EvalReport:
+        order = Path(os.environ["CTRL_C"])
+        if order.exists():
+            order.unlink()
+            signal.raise_signal(signal.SIGINT)
+            await asyncio.sleep(0.1)
+        return await super().evaluate(request)
 
 
 class SoberEvaluator(HashEvaluator):

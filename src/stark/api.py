@@ -20,7 +20,7 @@ from stark.errors import SettingsError, UsageError
 from stark.evaluation import open_evaluator
 from stark.evaluation.baselines import KeptBaselines
 from stark.finals import hold_final
-from stark.interfaces import ChatModel, Evaluator, Final, Listener, RunRecord, Store, Usage
+from stark.interfaces import STOPPED, ChatModel, Ending, Evaluator, Final, Listener, RunRecord, Store, Usage
 from stark.method import TEAM_ROLES, build_policy, build_workflow, find_method
 from stark.models import is_provider, open_model, open_to_estimate
 from stark.run import Result, Run, eval_request
@@ -182,10 +182,13 @@ def assemble(
 
 
 async def drive(run: Run, running: list[Stoppable]) -> Result:
-    """Let a run go to its end; one that is cancelled after its first node has a result as well."""
+    """Let a run go to its end, which is noted; one that is cancelled after its first node has a result as well."""
     running.append(run)
+    run.store.end(run.record.id, Ending(STOPPED, "It has not come to its end yet."))
     try:
-        return await run.optimize()
+        result = await run.optimize()
+        run.store.end(run.record.id, Ending(result.reason))
+        return result
     except asyncio.CancelledError:
         if not run.tree:
             raise

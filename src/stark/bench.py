@@ -17,23 +17,33 @@ from pathlib import Path
 
 from stark.agents.prompts import load_templates
 from stark.api import OpenModels, assemble, check_device, check_prices, open_models, versions
-from stark.errors import EvaluatorError, ModelError, StarkError, TaskError
+from stark.errors import DegenerateTask, EvaluatorError, ModelError, StarkError, TaskError
 from stark.evaluation import open_evaluator
 from stark.evaluation.shared import SharedEvaluator
 from stark.finals import winner
 from stark.fitting import changes, check_attempts, check_rules, check_settings, check_sources
-from stark.grid import Cell, Kind
-from stark.interfaces import Ending, Event, Final, RunRecord, Store
+from stark.grid import Cell
+from stark.interfaces import (
+    BROKEN_TASK,
+    DEGENERATE_TASK,
+    DONE,
+    FAULT,
+    STOPPED,
+    Ending,
+    Event,
+    Final,
+    Kind,
+    RunRecord,
+    Store,
+)
 from stark.metrics import attempts_of
-from stark.results import DONE
-from stark.run import Run, eval_request
+from stark.run import Run, check_reference, eval_request
 from stark.store import open_store
 from stark.stored import stored_reports
 from stark.tree import ROOT_ID, Node, Role, Tree
 from stark.waiting import interruptible
-from stark_worker.protocol import DEGENERATE, DeviceFacts, EvalReport, EvalRequest
+from stark_worker.protocol import DeviceFacts, EvalReport, EvalRequest
 
-DEGENERATE_TASK, BROKEN_TASK, FAULT, STOPPED = "degenerate", "task", "fault", "stopped"
 TRY_AGAIN = frozenset({BROKEN_TASK, FAULT, STOPPED})
 UNUSABLE = frozenset({DEGENERATE_TASK, BROKEN_TASK})
 FAULTS_IN_A_ROW = 3  # on as many tasks, with nothing done between them: the machinery is down
@@ -96,10 +106,10 @@ class Bench:
 
     begun = True  # a first Ctrl-C always lets what is in flight land
 
-    def stop(self, why: str = "Stopping") -> None:
+    def stop(self, why: str = "Stopping", at_once: str = "Ctrl-C once more") -> None:
         """Begin nothing further; attempts in flight land."""
         if not self.stopped:
-            self._noted(f"{why}: attempts in flight are finished first. Ctrl-C once more stops at once.")
+            self._noted(f"{why}: attempts in flight are finished first. {at_once} stops at once.")
         self.stopped = True
         for run in self._running:
             run.stop()
@@ -211,11 +221,7 @@ class Bench:
     def _ending(self, cell: Cell) -> Ending | None:
         """The ending that settles a cell: none where there is more to do."""
         ending = self._endings.get(cell.id)
-        if ending is None or ending.reason in TRY_AGAIN:
-            return None
-        if ending.reason == DEGENERATE_TASK and cell.settings.evaluation.allow_degenerate:
-            return None
-        return ending
+        return None if ending is None or ending.reason in TRY_AGAIN else ending
 
     def _settled(self, cell: Cell) -> bool:
         return self._ending(cell) is not None and self._to_rescore(cell) is None
@@ -262,19 +268,17 @@ class Bench:
         self._told(cell, ending, self.standing())
 
     async def _search(self, cell: Cell) -> Ending:
-        reference = await self._reference(cell)
-        if DEGENERATE in reference.checks and not cell.settings.evaluation.allow_degenerate:
-            return Ending(DEGENERATE_TASK, reference.checks[DEGENERATE])
-
         def landed(event: Event) -> None:
             if event.kind == "landed" and event.node is not None:
                 self._made[cell.id] += len(attempts_of([event.node]))
 
         record = self._records[cell.id]
         run = assemble(record, self._store, self._evaluator, landed, self._opened, self._has_answered(record))
-        self._running.add(run)
+        self._running.add(run)  # before it waits for its reference: whoever stops the benchmark stops it too
         try:
             return Ending((await run.optimize()).reason)
+        except DegenerateTask as task:
+            return Ending(DEGENERATE_TASK, task.why)
         finally:
             self._running.discard(run)
 
@@ -289,6 +293,8 @@ class Bench:
             if given.number not in stored:
                 request = eval_request(cell.task, given.source, cell.settings.evaluation, given.entry)
                 known = replace(final, score=request.score).report if final else None
+                if known is None and self.stopped:
+                    return Ending(STOPPED)
                 report = known or await self._evaluator.evaluate(request)
                 node = Node(given.number, ROOT_ID, role, given.source, report, notes=(given.label,))
                 self._store.finish(cell.id, node)
@@ -297,8 +303,7 @@ class Bench:
     async def _reference(self, cell: Cell) -> EvalReport:
         """The report on the task's own model, which has to work."""
         report = await self._evaluator.evaluate(self._root_request(cell))
-        if report.timing is None:
-            raise TaskError(f"The task's own Model does not pass its evaluation: {report.outcome}. {report.log[-500:]}")
+        check_reference(report)
         return report
 
     def _winner(self, cell: Cell) -> Node | None:
@@ -339,7 +344,7 @@ class Bench:
         self._faults.add(cell.task.name)
         self._troubled.add(cell.task.name)
         if len(self._faults) >= FAULTS_IN_A_ROW:
-            self.stop(f"Stopping after {FAULTS_IN_A_ROW} faults in a row")
+            self.stop(f"Stopping after {FAULTS_IN_A_ROW} faults in a row", "Ctrl-C twice")
 
     def _root_request(self, cell: Cell) -> EvalRequest:
         return eval_request(cell.task, cell.task.source, cell.settings.evaluation, entry="Model")

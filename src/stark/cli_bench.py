@@ -211,7 +211,7 @@ def report(
     names = [each.name for each in found]
     if unknown := set(table or []) - set(names):
         raise UsageError(f"This report has no table {sorted(unknown)[0]!r}.", f"It has: {', '.join(names)}.")
-    terminal.show_tables(facts, [each for each in found if not table or each.name in table])
+    terminal.show_tables(facts, [each for each in found if (each.name in table if table else not each.listing)])
     if out is not None:
         missing = write_report(out, f"STARK: {folder.name}", facts, found, group(results))
         terminal.say(f"The report is in {out / 'report.html'}. {missing}".rstrip())

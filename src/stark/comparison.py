@@ -9,8 +9,9 @@ from dataclasses import dataclass, replace
 
 from stark.errors import UsageError
 from stark.inference import ENOUGH, SIGNIFICANT, differing, permutation_test, sign_p
+from stark.interfaces import Kind
 from stark.metrics import kept
-from stark.results import RESCORED, RunResult
+from stark.results import RunResult
 
 Key = tuple[str, str, str]  # task, method, score
 Runs = dict[Key, list[RunResult]]
@@ -188,7 +189,7 @@ def _warnings(a: Sequence[RunResult], b: Sequence[RunResult], paired: Sequence[S
 
 def _chooser(run: RunResult) -> str:
     """What a kernel was chosen by, beside the score it is compared by."""
-    return "another score" if run.kind == RESCORED else "the score compared"
+    return "another score" if run.kind == Kind.RESCORED else "the score compared"
 
 
 def _scores(runs: Sequence[RunResult]) -> set[str]:
@@ -217,7 +218,7 @@ def _one_score(a: list[RunResult], b: list[RunResult], any_score: bool) -> tuple
 
 def _driving(runs: Sequence[RunResult]) -> set[str]:
     """The scores by which kernels were chosen, without those by which winners were judged again."""
-    return _scores([run for run in runs if run.kind != RESCORED])
+    return _scores([run for run in runs if run.kind != Kind.RESCORED])
 
 
 def _alike(a: list[RunResult], b: list[RunResult]) -> tuple[list[RunResult], list[RunResult]]:

@@ -1,4 +1,5 @@
-"""How settings are read: a TOML file, then ``--set a.b=c``, then the command line's own options; the later prevails."""
+"""How settings are read: a TOML file, then ``--set a.b=c``, then the command line's own options, then what makes a
+variant in a benchmark; the later prevails."""
 
 from __future__ import annotations
 
@@ -17,9 +18,12 @@ from stark.settings import Group, Settings
 Tree = Mapping[str, Any]
 
 
-def load_settings(file: Path | None = None, sets: Sequence[str] = (), options: Tree | None = None) -> Settings:
+def load_settings(
+    file: Path | None = None, sets: Sequence[str] = (), options: Tree | None = None, switch: Sequence[str] = ()
+) -> Settings:
     """The effective settings of a run, with what is left to the method filled in."""
     layers = [read_file(file) if file else {}, *map(parse_assignment, sets), options or {}]
+    layers += map(parse_assignment, switch)
     return change_settings(Settings(), layers)
 
 

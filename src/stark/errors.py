@@ -5,6 +5,7 @@ StarkError
 │   ├── SettingsError         an unknown or ill-typed setting
 │   ├── KeyMissing            no key is set for a model
 │   ├── TaskError             the task file is missing, broken, or not a task
+│   │   └── DegenerateTask        ... or its check accepts what computes nothing
 │   └── BundleError           an archive that is damaged, changed, or no bundle
 ├── ModelError            the chat model's side                                                 exit 5
 │   ├── ModelRefused          the provider will never accept this call (key, name, credit)
@@ -51,6 +52,15 @@ class KeyMissing(UsageError):
 
 class TaskError(UsageError):
     pass
+
+
+class DegenerateTask(TaskError):
+    def __init__(self, why: str) -> None:
+        super().__init__(
+            f"The task tests nothing: {why}",
+            "Change its inputs, or search all the same with --set evaluation.allow_degenerate=true.",
+        )
+        self.why = why
 
 
 class BundleError(UsageError):

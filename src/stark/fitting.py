@@ -3,18 +3,18 @@ anything is written."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from stark.config import differences
 from stark.errors import UsageError
-from stark.grid import Cell, Kind
-from stark.interfaces import RunRecord
+from stark.grid import Cell
+from stark.interfaces import Kind, RunRecord
 from stark.settings import Settings
 from stark.stored import settings_of
 from stark.tree import ROOT_ID, Node
 
-MAY_CHANGE = ("budget", "jobs")
+MAY_CHANGE = ("budget",)
 MAY_DIFFER = {"method", "seed", *MAY_CHANGE}  # between the searches of one experiment
 
 
@@ -26,11 +26,11 @@ def changes(cell: Cell, record: RunRecord) -> list[tuple[str, str]]:
 def check_rules(cells: Sequence[Cell], records: Iterable[RunRecord]) -> None:
     """Refuse searches with another model, evaluator or anything else than those of the store: all would be taken for
     the method's doing. A switch is named in the report."""
-    wanted = next((_rules(cell.settings) for cell in cells if cell.kind is Kind.SEARCH and not cell.switch), None)
+    wanted = {cell.settings.method: cell.settings for cell in cells if cell.kind is Kind.SEARCH and not cell.switch}
     for record in records:
-        if wanted is None or record.labels.get("kind") != Kind.SEARCH or record.labels.get("switch"):
+        if not wanted or record.labels.get("kind") != Kind.SEARCH or record.labels.get("switch"):
             continue
-        if changed := [said for _, said in differences(wanted, _rules(settings_of(record)))]:
+        if changed := _other_rules(wanted, settings_of(record)):
             raise UsageError(
                 f"The store holds searches by other rules: {', '.join(changed)}.",
                 "Choose a new folder with --store; --switch compares variants of a method in one store, and "
@@ -71,8 +71,16 @@ def check_sources(cell: Cell, nodes: Iterable[Node]) -> None:
             )
 
 
-def _rules(settings: Settings) -> dict[str, Any]:
-    """All that is not the method's own."""
+def _other_rules(wanted: Mapping[str, Settings], stored: Settings) -> list[str]:
+    """What a stored search does otherwise than those of its method; where there are none now, than any, but for what
+    is the method's own."""
+    own = stored.method in wanted
+    now = wanted[stored.method] if own else next(iter(wanted.values()))
+    return [said for _, said in differences(_rules(now, own), _rules(stored, own))]
+
+
+def _rules(settings: Settings, own: bool) -> dict[str, Any]:
     rules = settings.model_dump(mode="json", exclude=MAY_DIFFER)
-    del rules["search"]["policy"], rules["windows"]["enabled"]
+    if not own:
+        del rules["search"]["policy"], rules["windows"]["enabled"]
     return rules

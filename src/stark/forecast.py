@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from stark.api import Estimating, models_to_estimate
 from stark.bench import record_of
 from stark.estimate import estimate
-from stark.grid import Cell, Kind
-from stark.interfaces import Usage
+from stark.grid import Cell
+from stark.interfaces import Kind, Usage
 from stark.models import describe
 from stark_worker.baselines import COMPILED
 from stark_worker.protocol import DeviceFacts, Target
@@ -63,36 +63,34 @@ def forecast(cells: Sequence[Cell], at_once: int, both_scores: bool = False) -> 
     pace = PACES[target]
     searches = [cell for cell in cells if cell.kind is Kind.SEARCH]
     opened: Estimating = {}  # to open a provider takes a tenth of a second, and a grid has hundreds of searches
-    rows = [
-        row
-        for cell in searches
-        for row in estimate(
+    estimates = [
+        estimate(
             record_of(cell, DeviceFacts("the evaluating machine", target)),
             cell.settings,
             models_to_estimate(cell.settings, opened),
         )
+        for cell in searches
     ]
-    calls = sum(row.calls for row in rows)
+    rows = [row for each in estimates for row in each]
     winner = ""  # whatever it will be
     everything = [*cells, *(cell.rescored(winner) for cell in searches if both_scores)]
     lane_s = _references(everything) * pace.evaluation + sum(_lane_s(cell, pace) for cell in everything)
-    waiting_s = calls * pace.call
-    builds_s = pace.stock_build * sum(cell.settings.evaluation.final for cell in searches)
     if target is Target.CPU:  # there a compiler would disturb the clock, so it takes its turn in the lane
-        lane_s += builds_s
-    else:
-        waiting_s += builds_s
+        lane_s += sum(_build_s(cell, pace) for cell in searches)
+    alone_s = [
+        _alone_s(cell, sum(row.calls for row in each), pace) for cell, each in zip(searches, estimates, strict=True)
+    ]
     known = [row.usd for row in rows if row.usd is not None]
     limits = [cell.settings.budget.tokens for cell in searches]
     return Forecast(
         models=tuple(sorted({describe(row.model) for row in rows})),
         attempts=sum(cell.settings.budget.attempts for cell in searches),
-        calls=calls,
+        calls=sum(row.calls for row in rows),
         usage=Usage(sum(row.usage.input_tokens for row in rows), sum(row.usage.output_tokens for row in rows)),
         usd=sum(known) if len(known) == len(rows) else None,
         most_usd=sum(cell.settings.budget.usd for cell in searches),
         most_tokens=sum(filter(None, limits)) if limits and None not in limits else None,
-        hours=max(lane_s, waiting_s / at_once) / 3600,
+        hours=max([lane_s, sum(alone_s) / at_once, *alone_s]) / 3600,
         pace=pace,
     )
 
@@ -100,6 +98,17 @@ def forecast(cells: Sequence[Cell], at_once: int, both_scores: bool = False) -> 
 def _references(cells: Sequence[Cell]) -> int:
     """How many references are judged: that of a task once by each score."""
     return len({(cell.task.name, cell.settings.evaluation.score) for cell in cells})
+
+
+def _alone_s(cell: Cell, calls: int, pace: Pace) -> float:
+    """How long a search takes that never waits for the lane: its attempts follow each other, or are `jobs` at once."""
+    evaluations_s = cell.settings.budget.attempts * pace.evaluation
+    attempts_s = (calls * pace.call + evaluations_s) / cell.settings.jobs
+    return attempts_s + _lane_s(cell, pace) - evaluations_s + _build_s(cell, pace)
+
+
+def _build_s(cell: Cell, pace: Pace) -> float:
+    return pace.stock_build if cell.settings.evaluation.final else 0.0
 
 
 def _lane_s(cell: Cell, pace: Pace) -> float:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import enum
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -13,6 +12,7 @@ from pydantic import Field, ValidationError
 
 from stark.config import load_settings, parse_assignment, read_file
 from stark.errors import SettingsError, UsageError
+from stark.interfaces import Kind
 from stark.method import METHODS, build_policy
 from stark.settings import Group, Settings
 from stark.task import Task
@@ -23,15 +23,6 @@ FAIR_SWITCHES = ("search", "windows", "anchors", "prompts", "roles")
 _GENERATION = re.compile(r"level_(\d+)_problem_(\d+)_sample_(\d+)_kernel\.py")
 
 SettingsOf = Callable[[str, int, Sequence[str]], Settings]  # method, seed, assignments of the switch
-
-
-class Kind(enum.StrEnum):
-    """What a run of a benchmark is: a search, or given sources that are only judged."""
-
-    SEARCH = "search"
-    BASELINES = "baselines"  # eager and torch.compile
-    RESCORED = "rescored"  # the winner of a search by the rules that did not drive it
-    JUDGED = "judged"  # kernels another tool has made
 
 
 class GridFile(Group):
@@ -139,7 +130,7 @@ def settings_maker(file: Path | None, sets: Sequence[str], options: Mapping[str,
     """How the settings of a cell follow from those of the grid."""
 
     def settings_of(method: str, seed: int, switch: Sequence[str]) -> Settings:
-        settings = load_settings(file, [*sets, *switch], {**options, "method": method, "seed": seed})
+        settings = load_settings(file, sets, {**options, "method": method, "seed": seed}, switch)
         build_policy(settings)  # one that does not exist is told before anything is stored
         if settings.budget.wall_s is not None:
             raise SettingsError(

@@ -186,9 +186,6 @@ class Evaluator(Protocol):
     as an ``EvaluatorError``, spends no budget and leaves the run resumable.
     """
 
-    slots: int
-    """How many evaluations may usefully run at once."""
-
     async def __aenter__(self) -> Self: ...
 
     async def __aexit__(
@@ -231,9 +228,23 @@ class RunRecord:
     labels: dict[str, str] = field(default_factory=dict)  # what a benchmark knows it by
 
 
+class Kind(enum.StrEnum):
+    """What a run of a benchmark is: a search, or given sources that are only judged."""
+
+    SEARCH = "search"
+    BASELINES = "baselines"  # eager and torch.compile
+    RESCORED = "rescored"  # the winner of a search by the rules that did not drive it
+    JUDGED = "judged"  # kernels another tool has made
+
+
+# Why a run ended, where no limit on tokens, money or time is named: it made all its attempts, somebody stopped it, the
+# machinery had a fault, its task does not work, or its task tests nothing.
+DONE, STOPPED, FAULT, BROKEN_TASK, DEGENERATE_TASK = "attempts", "stopped", "fault", "task", "degenerate"
+
+
 @dataclass(frozen=True)
 class Ending:
-    """Why a run of a benchmark ended: its reason in a word, and what there is to say about it."""
+    """Why a run ended: its reason in a word, and what there is to say about it."""
 
     reason: str
     message: str = ""
@@ -378,7 +389,7 @@ class Store(Protocol):
 class Event:
     """Something a person watching would want to know."""
 
-    kind: Literal["started", "begun", "asking", "evaluating", "landed", "note", "ended"]
+    kind: Literal["begun", "asking", "evaluating", "landed", "note", "ended"]
     number: int | None = None
     node: Node | None = None
     text: str = ""

@@ -8,16 +8,26 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from stark.errors import StoreError
-from stark.interfaces import Ending, Final, RoleUsage, RunRecord, Store
+from stark.interfaces import (
+    BROKEN_TASK,
+    DEGENERATE_TASK,
+    DONE,
+    FAULT,
+    STOPPED,
+    Ending,
+    Final,
+    Kind,
+    RoleUsage,
+    RunRecord,
+    Store,
+)
 from stark.metrics import RunMetrics, measure
 from stark.store import open_store
 from stark.tree import ROOT_ID, Judgement, Role
 from stark_worker.baselines import EAGER
-from stark_worker.protocol import DEGENERATE, DeviceFacts, Precision, Score
+from stark_worker.protocol import DeviceFacts, Precision, Score
 
-DONE = "attempts"  # the ending of a run that made all its attempts
-NOT_COUNTED = frozenset({"fault", "stopped", "task", DEGENERATE})
-SEARCH, BASELINES, RESCORED, JUDGED = "search", "baselines", "rescored", "judged"  # kinds of runs; see grid.py
+NOT_COUNTED = frozenset({FAULT, STOPPED, BROKEN_TASK, DEGENERATE_TASK})
 
 Timed = Mapping[tuple[str, str], Sequence[Judgement]]  # baselines by task and score
 
@@ -57,21 +67,21 @@ class RunResult:
         if self.metrics is None or (self.ending is None and self.benched):
             return False
         reason = self.ending.reason if self.ending else DONE
-        if reason == DONE and self.kind == SEARCH:
+        if reason == DONE and self.kind == Kind.SEARCH:
             return self.metrics.attempts >= self.budget
         return reason not in NOT_COUNTED
 
     @property
     def missing(self) -> bool:
         """Whether another tool was to make a kernel for the task and made none."""
-        return self.kind == JUDGED and self.metrics is not None and not self.metrics.attempts
+        return self.kind == Kind.JUDGED and self.metrics is not None and not self.metrics.attempts
 
     @property
     def allowed(self) -> int:
         """How many attempts it had: those it made, where another limit ended it or another tool has made them."""
         made = self.metrics.attempts if self.metrics is not None else 0
-        ended_early = self.kind == SEARCH and self.ending is not None and self.ending.reason != DONE
-        return made if self.kind == JUDGED or ended_early else self.budget
+        ended_early = self.kind == Kind.SEARCH and self.ending is not None and self.ending.reason != DONE
+        return made if self.kind == Kind.JUDGED or ended_early else self.budget
 
     def speedup(self, baseline: str = EAGER) -> float | None:
         """How many times as fast as a baseline the winner is; None for a failed task. A final has eager beside the
@@ -85,17 +95,17 @@ def read_results(folder: Path) -> list[RunResult]:
     """Every run of a store but the baselines, which are handed to the runs on the same task by the same score."""
     with closing(open_store(folder, write=False)) as store:
         records = store.runs()
-        timed = {_place(record): _baselines(store, record) for record in records if _kind(record) == BASELINES}
+        timed = {_place(record): _baselines(store, record) for record in records if _kind(record) == Kind.BASELINES}
         found = {
             record.id: _result(store, record, timed, store.judgements(record.id), store.final(record.id))
             for record in records
-            if _kind(record) not in (BASELINES, RESCORED)
+            if _kind(record) not in (Kind.BASELINES, Kind.RESCORED)
         }
-        searches = {_search(record): found[record.id] for record in records if _kind(record) == SEARCH}
+        searches = {_search(record): found[record.id] for record in records if _kind(record) == Kind.SEARCH}
         winners = [
             _rescored(store, record, timed, searches.get(_search(record)))
             for record in records
-            if _kind(record) == RESCORED
+            if _kind(record) == Kind.RESCORED
         ]
     results = [*found.values(), *winners]
     if not results:
@@ -113,13 +123,15 @@ def _rescored(store: Store, record: RunRecord, timed: Timed, search: RunResult |
     if final and final.holds:
         final = replace(final, score=Score(record.settings["evaluation"]["score"]))
     result = _result(store, record, timed, [*root, *winners[-1:]], final)
-    return replace(result, budget=search.allowed) if search else result
+    if search is None:
+        return result
+    return replace(result, budget=search.allowed, evaluation_s=0.0 if final else result.evaluation_s)
 
 
 def _search(record: RunRecord) -> tuple[str, str, int, Score]:
     """What a search and its winner by the other score have in common: task, method, seed, and what drove it."""
     score = Score(record.settings["evaluation"]["score"])
-    if _kind(record) == RESCORED:
+    if _kind(record) == Kind.RESCORED:
         (score,) = set(Score) - {score}
     return record.task.name, _method(record), int(record.settings["seed"]), score
 
@@ -130,7 +142,7 @@ def _result(
     root = next((each for each in judgements if each.id == ROOT_ID), None)
     measured = measure(judgements, final) if root is not None and root.runtime_ms is not None else None
     ending = store.ending(record.id)
-    refused = ending.message if ending is not None and ending.reason == DEGENERATE else ""
+    refused = ending.message if ending is not None and ending.reason == DEGENERATE_TASK else ""
     usage, baselines = store.usage(record.id), timed.get(_place(record), [])
     return RunResult(
         run_id=record.id,
@@ -146,7 +158,7 @@ def _result(
         ending=ending,
         degenerate=(root.degenerate if root is not None else "") or refused,
         usage=usage,
-        evaluation_s=sum(each.duration_s for each in judgements),
+        evaluation_s=_evaluation_s(judgements, final),
         wall_s=store.seconds(record.id),
         judgements=tuple(judgements),
         baselines={**_times(baselines), EAGER: measured.root_ms} if measured else {},
@@ -156,6 +168,13 @@ def _result(
         failed_baselines={each.label: each.outcome.replace("_", " ") for each in baselines if each.runtime_ms is None},
         benched="kind" in record.labels,
     )
+
+
+def _evaluation_s(judgements: Sequence[Judgement], final: Final | None) -> float:
+    """How long a run's own candidates were judged, and its winner by both scores; not the reference, which many runs
+    share."""
+    finals_s = final.verified.duration_s + final.kernelbench.duration_s if final else 0.0
+    return sum(each.duration_s for each in judgements if each.id != ROOT_ID) + finals_s
 
 
 def _baselines(store: Store, record: RunRecord) -> list[Judgement]:
@@ -178,7 +197,7 @@ def _device(facts: DeviceFacts) -> str:
 
 
 def _kind(record: RunRecord) -> str:
-    return record.labels.get("kind", SEARCH)
+    return record.labels.get("kind", Kind.SEARCH)
 
 
 def _place(record: RunRecord) -> tuple[str, str]:

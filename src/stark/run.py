@@ -17,6 +17,7 @@ from random import Random
 from stark.budget import BudgetExhausted, Ledger
 from stark.desk import RunDesk
 from stark.errors import (
+    DegenerateTask,
     PromptRefused,
     StarkError,
     TaskError,
@@ -24,6 +25,8 @@ from stark.errors import (
 )
 from stark.finals import contenders, hold_final, winner
 from stark.interfaces import (
+    DONE,
+    STOPPED,
     Attempt,
     ChatModel,
     Evaluator,
@@ -42,9 +45,8 @@ from stark.metrics import attempts_of
 from stark.settings import EvaluationSettings, Settings
 from stark.task import Task
 from stark.tree import ROOT_ID, Node, Role, Tree
-from stark_worker.protocol import DEGENERATE, EvalReport, EvalRequest, Limits, Outcome
+from stark_worker.protocol import ALWAYS_MS, DEGENERATE, EvalReport, EvalRequest, Limits, Outcome
 
-ALWAYS_MS = 1e12  # nothing takes longer
 CLOCK_S = 5.0  # how much of the time a run has taken may be forgotten when it is killed
 
 
@@ -182,15 +184,16 @@ class Run:
                     break
         finally:
             await _cancel(flying)
-            self.store.clock(self.record.id, time.monotonic() - self._clocked)
+            self._clock()
         if self._is_final():
             await self._hold_finals()
+            self._clock()
         return self._finish()
 
     def stop(self) -> None:
         """Begin no further attempt; those in flight land."""
         if self._end is None:
-            self._end = "stopped"
+            self._end = STOPPED
             self._say("note", text="Stopping: attempts in flight are finished first. Once more stops at once.")
 
     @property
@@ -205,16 +208,9 @@ class Run:
         if ROOT_ID not in self.tree:
             source = self.record.task.source
             report = await self.evaluate(source, entry="Model")
-            if report.timing is None:
-                raise TaskError(
-                    f"The task's own Model does not pass its evaluation: {report.outcome}. {report.log[-1500:]}",
-                    "Fix the task file; nothing was spent.",
-                )
+            check_reference(report)
             if DEGENERATE in report.checks and not self.settings.evaluation.allow_degenerate:
-                raise TaskError(
-                    f"The task tests nothing: {report.checks[DEGENERATE]}",
-                    "Change its inputs, or search all the same with --set evaluation.allow_degenerate=true.",
-                )
+                raise DegenerateTask(report.checks[DEGENERATE])
             self._land(Node(ROOT_ID, None, Role.REFERENCE, source, report))
         given = self.record.given
         if given is not None and not any(node.role is Role.GIVEN for node in self.tree):
@@ -258,7 +254,7 @@ class Run:
 
     def _is_final(self) -> bool:
         """Whether the winner is to be confirmed now; in a benchmark not of a run that goes on later."""
-        stopped = self._benched and self._end == "stopped"
+        stopped = self._benched and self._end == STOPPED
         return self.settings.evaluation.final and not self._fault and not stopped
 
     async def _hold_finals(self) -> None:
@@ -326,7 +322,7 @@ class Run:
 
     def result(self) -> Result:
         """What has been found so far."""
-        attempts, reason = len(attempts_of(self.tree)), self._end or "attempts"
+        attempts, reason = len(attempts_of(self.tree)), self._end or DONE
         final = self.store.final(self.record.id)
         best = winner(self.tree, final)
         return Result(self.record.id, self.tree.root, best, attempts, self.ledger.spent, reason, final)
@@ -341,10 +337,13 @@ class Run:
 
     def _tick(self) -> None:
         """Write down how much time has passed, but not for every attempt of a fast run."""
+        if time.monotonic() - self._clocked >= CLOCK_S:
+            self._clock()
+
+    def _clock(self) -> None:
         now = time.monotonic()
-        if now - self._clocked >= CLOCK_S:
-            self.store.clock(self.record.id, now - self._clocked)
-            self._clocked = now
+        self.store.clock(self.record.id, now - self._clocked)
+        self._clocked = now
 
     def _until_next_look(self) -> float:
         left = self._seconds_left()
@@ -373,6 +372,15 @@ def eval_request(task: Task, source: str, settings: EvaluationSettings, entry: s
         tf32=settings.tf32,
         limits=Limits(settings.build_s, settings.run_s),
     )
+
+
+def check_reference(report: EvalReport) -> None:
+    """Refuse a task whose own model does not work."""
+    if report.timing is None:
+        raise TaskError(
+            f"The task's own Model does not pass its evaluation: {report.outcome}. {report.log[-1500:]}",
+            "Fix the task file; nothing was spent.",
+        )
 
 
 async def _cancel(tasks: set[asyncio.Task[None]]) -> None:

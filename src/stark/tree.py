@@ -79,7 +79,7 @@ class Node:
         report = self.report
         label = self.notes[0] if self.notes else ""
         degenerate = report.checks.get(DEGENERATE, "")
-        figures = (self.runtime_ms, report.duration_s)
+        figures = (self.runtime_ms, report.duration_s if self.same_as is None else 0.0)  # a twin's was handed on
         return Judgement(self.id, self.role, report.outcome, *figures, label, degenerate, report.built)
 
 

@@ -181,6 +181,28 @@ def test_a_search_ends_as_if_it_had_never_been_stopped_or_extended(tmp_path):
     assert {each.metrics.success for each in whole} == {True, False}
 
 
+def test_a_stop_while_a_reference_is_judged_begins_no_attempt(tmp_path, monkeypatch):
+    (tmp_path / "order").touch()
+    monkeypatch.setenv("CTRL_C", str(tmp_path / "order"))
+    cells = grid(tasks=2, evaluator="InterruptedEvaluator")
+    bench, results = run(cells, tmp_path / "store", signals=True)
+    assert bench.stopped
+    assert endings(results) == ["stopped", None]
+    assert [run.usage for run in results] == [{}, {}], "no model was asked"
+    assert endings(run(cells, tmp_path / "store")[1]) == ["attempts", "attempts"]
+
+
+def test_a_stop_leaves_kernels_of_another_tool_for_the_next_start(tmp_path, monkeypatch):
+    (tmp_path / "order").touch()
+    monkeypatch.setenv("CTRL_C", str(tmp_path / "order"))
+    settings = settings_maker(None, ["evaluation.evaluator=pretend:InterruptedEvaluator"], {})("stark", 0, ())
+    given = {(1, 1): [Given(number, f"sample {number}", f"x = {number}") for number in (1, 2, 3)]}
+    cells = judged_cells([Task("level1/1_Task", TASK, "", 1, 1)], given, "theirs", settings)
+    stopped = run(cells, tmp_path / "store", signals=True)[1]
+    assert sorted(len(run.judgements) for run in stopped) == [0, 1], "a reference, by the first of two scores"
+    assert [run.metrics.attempts for run in run(cells, tmp_path / "store")[1]] == [3, 3]
+
+
 # -- another experiment -----------------------------------------------------------------------------------------------
 
 
@@ -188,7 +210,7 @@ def test_a_search_ends_as_if_it_had_never_been_stopped_or_extended(tmp_path):
     "rule",
     [
         *("evaluation.score=kernelbench", "evaluation.kernelbench_version=v0.1", "evaluation.tf32=true"),
-        *("evaluation.precision=bf16", "roles.plan.model=pretend:HeldModel", "search.epsilon=0.9"),
+        *("evaluation.precision=bf16", "roles.plan.model=pretend:HeldModel", "search.epsilon=0.9", "jobs=8"),
     ],
 )
 @pytest.mark.parametrize("method", ["reflexion", "stark"])
@@ -199,6 +221,15 @@ def test_the_searches_of_a_store_have_one_set_of_rules(tmp_path, rule, method):
         run(grid(rule, tasks=3, methods=(method,))[2:], tmp_path)
     assert rule.partition("=")[0].rpartition(".")[2] in refused.value.message
     assert len(read_results(tmp_path)) == 2
+
+
+@pytest.mark.parametrize("rule", ["search.policy=greedy", "windows.enabled=true"])
+def test_a_method_of_a_store_keeps_its_policy_and_its_windows(tmp_path, rule):
+    """Other methods have others."""
+    run(grid(), tmp_path)
+    with pytest.raises(UsageError, match=rule.partition("=")[0]):
+        run(grid(rule, tasks=3)[2:], tmp_path)
+    run(grid(rule, tasks=1, methods=("stark",)), tmp_path)
 
 
 def test_further_methods_go_into_a_store_with_what_they_bring_along(tmp_path):

@@ -12,7 +12,8 @@ import pytest
 from pretend import TASK, PretendModel
 from stark.errors import SettingsError, UsageError
 from stark.forecast import PACES, forecast
-from stark.grid import Kind, judged_cells, make_grid, read_generations, read_grid, settings_maker, with_baselines
+from stark.grid import judged_cells, make_grid, read_generations, read_grid, settings_maker, with_baselines
+from stark.interfaces import Kind
 from stark.settings import Settings
 from stark.task import Task
 from stark_worker.protocol import KernelBenchVersion, Score, Target
@@ -65,6 +66,13 @@ def test_every_cell_has_a_name_of_its_own_and_its_own_settings():
     assert (last.windows.leaders, last.search.epsilon, last.seed, last.budget.attempts) == (0, 0.4, 1, 7)
 
 
+def test_a_switch_prevails_over_the_command_line():
+    settings_of = settings_maker(None, [], {"roles": {"model": "pretend:One"}})
+    plain, switched = make_grid(TASKS[:1], ["stark"], ["roles.model=pretend:Other"], 1, settings_of)
+    assert plain.settings.roles.plan.model == "pretend:One"
+    assert switched.settings.roles.plan.model == switched.settings.roles.code.model == "pretend:Other"
+
+
 def test_baselines_are_measured_once_per_task_and_score():
     cells = with_baselines(make_grid(TASKS, ["stark", "sampling"], [], 1, settings_maker(None, [], {})), True)
     kinds = [cell.kind for cell in cells[:4]]
@@ -73,11 +81,11 @@ def test_baselines_are_measured_once_per_task_and_score():
     assert [given.label for given in cells[2].given] == ["torch.compile default", "torch.compile max-autotune"]
 
 
-MANY = 10_000  # runs at once, so that the lane is what takes the time
+MANY = 10_000  # runs and attempts at once, so that the lane is what takes the time
 
 
-def hours_of(*sets, attempts=5, at_once=MANY, baselines=False, both_scores=False):
-    options = {"roles": {"model": "pretend:PretendModel"}, "budget": {"attempts": attempts}}
+def hours_of(*sets, attempts=5, at_once=MANY, jobs=MANY, baselines=False, both_scores=False):
+    options = {"roles": {"model": "pretend:PretendModel"}, "budget": {"attempts": attempts}, "jobs": jobs}
     cells = make_grid(TASKS, ["stark"], [], 1, settings_maker(None, ["evaluation.target=triton", *sets], options))
     cells = with_baselines(cells, both_scores) if baselines else cells
     return forecast(cells, at_once, both_scores).hours * 3600
@@ -107,9 +115,20 @@ def test_winners_are_built_beside_the_lane_of_a_gpu_and_in_that_of_a_cpu():
         final = hours_of(*sets) - hours_of(*sets, "evaluation.final=false")
         assert final == pytest.approx(2 * (pace.final + pace.stock_build * in_lane))
     waiting = [
-        hours_of("evaluation.target=cuda", f"evaluation.final={final}", at_once=1) for final in ("true", "false")
+        hours_of("evaluation.target=cuda", f"evaluation.final={final}", at_once=1, jobs=1)
+        for final in ("true", "false")
     ]
-    assert waiting[0] - waiting[1] == pytest.approx(2 * PACES[Target.CUDA].stock_build)
+    pace = PACES[Target.CUDA]
+    assert waiting[0] - waiting[1] == pytest.approx(2 * (pace.stock_build + pace.final))
+
+
+def test_a_grid_takes_no_less_than_one_of_its_searches():
+    """However many runs may be in flight: the attempts of a run follow each other, as many at once as it has jobs."""
+    pace = PACES[Target.TRITON]
+    alone, by_jobs = (hours_of(at_once=16, jobs=jobs, attempts=30) for jobs in (1, 5))
+    assert alone >= 30 * (pace.call + pace.evaluation) + pace.final
+    assert by_jobs - pace.final == pytest.approx((alone - pace.final) / 5)
+    assert hours_of(at_once=1, jobs=1, attempts=30) == pytest.approx(2 * alone)
 
 
 class CountedModel(PretendModel):

@@ -466,7 +466,33 @@ def test_a_benchmark_that_has_just_begun_has_a_report_without_figures(tmp_path):
     results = [a_result(ending=None, budget=30)]
     write_report(tmp_path, "t", [], tables(results), group(results))
     assert {path.suffix for path in tmp_path.iterdir()} == {".md", ".html", ".csv", ".parquet"}
-    assert [table.name for table in tables(results)] == ["endings"]
+    assert [table.name for table in tables(results)] == ["endings", "runs"]
+
+
+def test_every_run_has_a_row_for_programs_and_none_on_the_page(tmp_path):
+    lost = a_result(2, metrics=None, ending=Ending("fault"), usage={}, baselines={})
+    results = [a_result(1), lost]
+    first, second = rows_of(results, "runs")
+    assert (first["task"], first["ended"], first["attempts"], first["best ms"]) == ("level1/1_Task", "solved", 3, 5.0)
+    assert (first["speed eager"], first["speed max-autotune"]) == (2.0, 0.8)
+    assert (first["plan calls"], first["code tokens out"], first["plan money"]) == (2, 20, 0.5)
+    assert first["hours evaluating"] == pytest.approx(6 / 3600)
+    assert (second["ended"], second["attempts"], second["speed eager"], second["code calls"]) == (
+        "fault",
+        None,
+        None,
+        0,
+    )
+    write_report(tmp_path, "t", [], tables(results), group(results))
+    assert "Every run" not in (tmp_path / "report.md").read_text() + (tmp_path / "report.html").read_text()
+    assert len((tmp_path / "runs.csv").read_text().splitlines()) == 3
+
+
+def test_time_is_in_hours_in_every_form():
+    (table,) = (table for table in tables([a_result(1, evaluation_s=7200.0)]) if table.name == "time")
+    assert table.records()[0]["hours evaluating"] == 2.0
+    assert "2.00" in table.texts()[0]
+    assert rows_of([a_result(1, wall_s=0.0)], "time")[0]["hours from start to end"] is None, "nobody has looked"
 
 
 def test_text_that_would_break_a_table_is_escaped():

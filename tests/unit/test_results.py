@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import json
-from contextlib import closing
+from contextlib import closing, nullcontext
+from dataclasses import replace
 
 import pytest
 
-from pretend import TASK
+import stark
+from pretend import TASK, HashEvaluator, SoberEvaluator
 from stark.bench import run_grid
 from stark.grid import Given, judged_cells, make_grid, settings_maker, with_baselines
 from stark.results import read_results
@@ -79,6 +81,36 @@ def test_a_run_of_an_earlier_version_has_the_rules_own_precision(tmp_path):
                 del evaluation[name]
             store.amend(record.id, {**record.settings, "evaluation": evaluation})
     assert {run.score for run in read_results(tmp_path)} == {"verified"}
+
+
+@pytest.mark.parametrize(("evaluator", "counts"), [("HashEvaluator", True), ("MortalEvaluator", False)])
+@pytest.mark.parametrize("usd", [0.03, 10.0])
+def test_a_single_run_counts_once_it_has_come_to_its_end(tmp_path, evaluator, counts, usd):
+    """Whichever limit that was; one that died in its final has not."""
+    (tmp_path / "task.py").write_text(TASK)
+    options = {**OPTIONS, "budget": {"attempts": 30, "usd": usd}, "evaluation": {"evaluator": f"pretend:{evaluator}"}}
+    with nullcontext() if counts else pytest.raises(RuntimeError, match="switched off"):
+        stark.optimize(tmp_path / "task.py", run=tmp_path / "run", **options)
+    (found,) = read_results(tmp_path / "run")
+    assert found.complete is counts
+    assert (found.metrics.attempts < 30) is (usd < 1)
+    if counts:
+        assert found.allowed == found.metrics.attempts
+
+
+def test_evaluating_is_what_a_run_had_judged_itself(tmp_path, monkeypatch):
+    """A twin is not judged again, the reference is everybody's, and a final is two evaluations of the search."""
+
+    async def evaluate(self, request):
+        return replace(await HashEvaluator.evaluate(self, request), duration_s=1.0)
+
+    monkeypatch.setattr(SoberEvaluator, "evaluate", evaluate)
+    found = searched(tmp_path, "SoberEvaluator")
+    with closing(open_store(tmp_path, write=False)) as store:
+        nodes = store.nodes(found["search"].run_id)
+    own = [node for node in nodes if node.id and node.same_as is None and node.source is not None]
+    assert found["search"].evaluation_s == len(own) + 2
+    assert found["rescored"].evaluation_s == 0
 
 
 def judged(folder, generations):

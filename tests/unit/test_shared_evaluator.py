@@ -11,7 +11,7 @@ from pretend import TASK, HashEvaluator
 from stark.errors import EvaluatorError, TaskError
 from stark.evaluation.shared import SharedEvaluator
 from stark.settings import EvaluationSettings
-from stark_worker.protocol import EvalReport, EvalRequest, Limits, Outcome, Precision, Timing
+from stark_worker.protocol import ALWAYS_MS, EvalReport, EvalRequest, Limits, Outcome, Precision, Timing
 
 REFERENCE = EvalRequest(TASK, TASK, entry="Model")
 CANDIDATE = EvalRequest(TASK, "class ModelNew: ...")
@@ -41,10 +41,25 @@ def together(evaluator, *requests):
 def test_a_reference_is_judged_once_and_candidates_every_time():
     evaluator = HashEvaluator(EvaluationSettings())
     patient = replace(REFERENCE, limits=Limits(run_s=900.0))
-    reports = together(evaluator, REFERENCE, CANDIDATE, REFERENCE, patient, CANDIDATE)
+    profiled = replace(REFERENCE, profile_below_ms=ALWAYS_MS)
+    reports = together(evaluator, REFERENCE, CANDIDATE, profiled, patient, CANDIDATE)
     assert evaluator.evaluated.count(TASK) == 1
     assert evaluator.evaluated.count(CANDIDATE.candidate_source) == 2
     assert reports[0] == reports[2] == reports[3]
+
+
+class Profiling(HashEvaluator):
+    """Has a profile where one was asked for."""
+
+    async def evaluate(self, request: EvalRequest) -> EvalReport:
+        return replace(await super().evaluate(request), profile="all of it" if request.profile_below_ms else None)
+
+
+def test_a_reference_has_its_profile_whoever_asks_first():
+    plain, profiled = together(
+        Profiling(EvaluationSettings()), REFERENCE, replace(REFERENCE, profile_below_ms=ALWAYS_MS)
+    )
+    assert plain.profile == profiled.profile == "all of it"
 
 
 def test_other_conditions_are_another_reference():

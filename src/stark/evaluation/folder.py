@@ -35,8 +35,6 @@ Record = TypeVar("Record")
 class FolderEvaluator:
     """Waits for a worker that serves the folder."""
 
-    slots = 4  # so that the worker always finds a request waiting
-
     def __init__(self, settings: EvaluationSettings) -> None:
         if settings.folder is None:
             raise UsageError("The folder evaluator needs a folder.", "Name one with --set evaluation.folder=DIR.")

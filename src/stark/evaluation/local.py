@@ -31,7 +31,6 @@ class LocalEvaluator:
     def __init__(self, settings: EvaluationSettings) -> None:
         self._settings = settings
         self._station = Station(settings.target, default_cache(), settings.allow_weak_sandbox)
-        self.slots = self._station.slots
 
     async def __aenter__(self) -> Self:
         check_machine(self._settings.target)

@@ -17,8 +17,6 @@ StoredReports = Callable[[str], tuple[DeviceFacts, Judged]]
 class ReplayEvaluator:
     """Answers at once, and only what was answered before."""
 
-    slots = 8
-
     def __init__(self, settings: EvaluationSettings, stored_reports: StoredReports) -> None:
         if settings.folder is None:
             raise UsageError("The replay evaluator needs a run folder.", "Name it with --set evaluation.folder=DIR.")

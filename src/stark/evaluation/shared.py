@@ -9,7 +9,7 @@ from typing import Self
 
 from stark.errors import TaskError
 from stark.interfaces import Evaluator
-from stark_worker.protocol import DeviceFacts, EvalReport, EvalRequest, Limits
+from stark_worker.protocol import ALWAYS_MS, DeviceFacts, EvalReport, EvalRequest, Limits
 
 
 class SharedEvaluator:
@@ -17,7 +17,6 @@ class SharedEvaluator:
 
     def __init__(self, evaluator: Evaluator) -> None:
         self._evaluator = evaluator
-        self.slots = evaluator.slots
         self._locks: dict[EvalRequest, asyncio.Lock] = {}
         self._references: dict[EvalRequest, EvalReport | TaskError] = {}
 
@@ -48,7 +47,7 @@ class SharedEvaluator:
         async with self._locks.setdefault(key, asyncio.Lock()):
             if key not in self._references:
                 try:
-                    self._references[key] = await self._evaluator.evaluate(request)
+                    self._references[key] = await self._evaluator.evaluate(_whole(request))
                 except TaskError as error:  # nor would it work for the next run
                     self._references[key] = error
         found = self._references[key]
@@ -58,5 +57,10 @@ class SharedEvaluator:
 
 
 def _key(request: EvalRequest) -> EvalRequest:
-    """Deadlines are no part of what a reference is."""
-    return replace(request, limits=Limits())
+    """Neither deadlines nor who wants a profile are part of what a reference is."""
+    return replace(request, limits=Limits(), profile_below_ms=0.0)
+
+
+def _whole(request: EvalRequest) -> EvalRequest:
+    """With a profile, whoever asks first: others may want it."""
+    return replace(request, profile_below_ms=ALWAYS_MS)

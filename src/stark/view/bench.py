@@ -10,21 +10,21 @@ from typing import TYPE_CHECKING
 from rich.table import Table
 from rich.text import Text
 
+from stark.interfaces import BROKEN_TASK, DEGENERATE_TASK, DONE, FAULT, STOPPED, Ending, Kind
 from stark.view.terminal import console, limits_in_words, money_in_words
 
 if TYPE_CHECKING:  # both pull in the agents, which `stark --help` need not wait for
     from stark.bench import Standing
     from stark.forecast import Forecast
     from stark.grid import Cell
-    from stark.interfaces import Ending
 
 # what an ending means, in the order of the summary; any other is a limit that was reached
 MEANINGS = {
-    "attempts": "done",
-    "degenerate": "not searched: the task tests nothing",
-    "task": "not searched: the task does not work here",
-    "fault": "infrastructure fault, to be tried again",
-    "stopped": "stopped, to be gone on with",
+    DONE: "done",
+    DEGENERATE_TASK: "not searched: the task tests nothing",
+    BROKEN_TASK: "not searched: the task does not work here",
+    FAULT: "infrastructure fault, to be tried again",
+    STOPPED: "stopped, to be gone on with",
 }
 
 
@@ -38,7 +38,7 @@ def show_tasks(cells: Sequence[Cell]) -> None:
     names = list(dict.fromkeys(cell.task.name for cell in cells))
     for name in names:
         console.print(Text(f"  {name}"))
-    searches = sum(cell.kind == "search" for cell in cells)
+    searches = sum(cell.kind is Kind.SEARCH for cell in cells)
     console.print(Text(f"{len(names)} tasks, {searches} searches, {len(cells) - searches} other measurements."))
 
 
@@ -85,7 +85,7 @@ class GridProgress:
         if standing.seconds_left is not None:
             money = "" if standing.usd_left is None else f" and ${standing.usd_left:,.2f}"
             left = f"; about {standing.seconds_left / 3600:.1f} h{money} left"
-        how = Text(meaning(ending.reason), "green" if ending.reason == "attempts" else "yellow")
+        how = Text(meaning(ending.reason), "green" if ending.reason == DONE else "yellow")
         console.print(
             Text.assemble(
                 (f"{standing.ended}/{standing.cells} ", "bold"),

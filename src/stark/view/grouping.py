@@ -11,11 +11,13 @@ import statistics
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
+from stark.interfaces import Kind
 from stark.metrics import RunMetrics, kept
-from stark.results import JUDGED, RESCORED, RunResult
-from stark_worker.baselines import EAGER
+from stark.results import RunResult
+from stark_worker.baselines import BASELINES, EAGER
 
 ORDER = ("sampling", "reflexion", "search-agent", "ma-only", "stark")  # as in the paper's tables
+SHORT = dict(zip(BASELINES, ("eager", "compile", "max-autotune"), strict=True))
 WITH_DEGENERATE = ", with degenerate"
 WHERE = {"level": "text", "score": "text", "method": "text"}  # the columns that name a row
 COUNTS = {"tasks": "count", "runs": "count"}  # and what its figures go over
@@ -49,12 +51,12 @@ class Group:
     @property
     def attempting(self) -> list[RunMetrics]:
         """Without winners that were only judged again: those made no attempts and were to make none."""
-        return [run.metrics for run in self.runs if run.metrics is not None and run.kind != RESCORED]
+        return [run.metrics for run in self.runs if run.metrics is not None and run.kind != Kind.RESCORED]
 
     @property
     def searched(self) -> bool:
         """Whether a method made its kernels, not another tool."""
-        return all(run.kind != JUDGED for run in self.runs)
+        return all(run.kind != Kind.JUDGED for run in self.runs)
 
     @property
     def allowed(self) -> list[int]:

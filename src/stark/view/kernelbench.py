@@ -9,7 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from stark.grid import Kind
+from stark.interfaces import Kind
 from stark.results import RunResult
 from stark.tree import ROOT_ID, Judgement, Role
 from stark.view.exports import make_folder, write_text

@@ -11,7 +11,7 @@ from stark.inference import FEWEST, Bounds, interval, rate_interval
 from stark.metrics import averages, compile_rate, correct_rate, fast_p, kept, success_rate
 from stark.results import RunResult
 from stark.view import published
-from stark.view.grouping import COUNTS, WHERE, Figure, Group, by_score, group, with_attempts
+from stark.view.grouping import COUNTS, SHORT, WHERE, Figure, Group, by_score, group, with_attempts
 from stark.view.report_costs import (
     baselines_table,
     broken_table,
@@ -21,12 +21,12 @@ from stark.view.report_costs import (
     time_table,
 )
 from stark.view.report_facts import budgets_differ
+from stark.view.report_runs import runs_table
 from stark.view.tables import Row, Table
 from stark_worker.baselines import BASELINES
 
 THRESHOLDS = (0.5, 0.8, 1.0, 1.2, 1.5, 2.0, 3.0, 5.0)
 MARKS = (1, 2, 5, 10, 15, 20, 25, 30, 60, 100)
-SHORT = dict(zip(BASELINES, ("eager", "compile", "max-autotune"), strict=True))
 FAILED_RULE = "Averages leave failed tasks out."
 KEPT_RULE = "a task that failed or has only a slower kernel counts as 1: its user keeps the baseline"
 
@@ -57,6 +57,7 @@ def every_table(results: Sequence[RunResult]) -> list[Table]:
         broken_table(results),
         baselines_table(results),
         time_table(groups),
+        runs_table(results),
     ]
     warning = budgets_differ(groups)
     return [*(replace(table, note=f"{table.note} {warning}".strip()) for table in compared), *others]

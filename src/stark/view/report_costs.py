@@ -5,17 +5,17 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Sequence
 
-from stark.interfaces import RoleUsage
-from stark.results import SEARCH, RunResult
+from stark.interfaces import BROKEN_TASK, DEGENERATE_TASK, FAULT, Kind, RoleUsage
+from stark.results import RunResult
 from stark.tree import Role
 from stark.view.bench import meaning
 from stark.view.grouping import WHERE, Group
 from stark.view.tables import Row, Table
 from stark_worker.baselines import BASELINES
 
-BROKEN = "task"  # the ending of a run whose task does not work; see bench.py
 LOST = "no final held"
 UNFINISHED = "unfinished"
+HOUR_S = 3600.0
 ENDINGS = ("solved", LOST, "no correct kernel", "degenerate task", "task does not work here", "fault", UNFINISHED)
 EXHAUSTED, EXHAUSTED_SOLVED = "budget exhausted", "of these solved"
 
@@ -55,7 +55,7 @@ def endings_table(results: Sequence[RunResult]) -> Table:
     names = (*ENDINGS, EXHAUSTED, EXHAUSTED_SOLVED)
     counts: dict[tuple[str, str], Counter[str]] = {}
     for run in results:
-        if run.kind == SEARCH:
+        if run.kind == Kind.SEARCH:
             counts.setdefault((run.score, run.method), Counter()).update(_ended(run))
     rows = [(*where, *(found[name] for name in names)) for where, found in sorted(counts.items())]
     note = (
@@ -80,7 +80,7 @@ def broken_table(results: Sequence[RunResult]) -> Table:
     found = {
         (run.task, run.score): " ".join(run.ending.message.split())  # a log has several lines
         for run in results
-        if run.ending is not None and run.ending.reason == BROKEN
+        if run.ending is not None and run.ending.reason == BROKEN_TASK
     }
     rows = [(*where, why) for where, why in sorted(found.items())]
     columns = {"task": "text", "score": "text", "why": "text"}
@@ -109,21 +109,25 @@ def time_table(groups: Sequence[Group]) -> Table:
     columns = {
         **WHERE,
         "runs": "count",
-        "evaluating": "hours",
-        "waiting for models": "hours",
-        "from start to end": "hours",
+        "hours evaluating": "hours",
+        "hours waiting for models": "hours",
+        "hours from start to end": "hours",
     }
     rows = [
         (
             *each.where,
             len(each.runs),
-            sum(run.evaluation_s for run in each.runs),
-            sum(one.duration_s for one in _usages(each, Role)),
-            sum(run.wall_s for run in each.runs),
+            sum(run.evaluation_s for run in each.runs) / HOUR_S,
+            sum(one.duration_s for one in _usages(each, Role)) / HOUR_S,
+            sum(run.wall_s for run in each.runs) / HOUR_S or None,
         )
         for each in groups
     ]
-    return Table("time", "Time, summed over runs", columns, rows, "Runs beside each other wait for each other.")
+    note = (
+        "Evaluating: candidates and finals; the reference of a task is judged once for all runs and counts nowhere. "
+        "Runs beside each other wait for each other."
+    )
+    return Table("time", "Time, summed over runs", columns, rows, note)
 
 
 def _usages(each: Group, roles: Iterable[Role]) -> list[RoleUsage]:
@@ -143,16 +147,17 @@ def lost_final(run: RunResult) -> bool:
 
 def _ended(run: RunResult) -> list[str]:
     """Every column that a run counts in: the one that says what became of it, and those about its budget."""
-    became = _became(run)
+    end = became(run)
     exhausted = run.complete and run.ending is not None and meaning(run.ending.reason).startswith("budget")
     if not exhausted:
-        return [became]
-    return [became, EXHAUSTED, EXHAUSTED_SOLVED] if became == "solved" else [became, EXHAUSTED]
+        return [end]
+    return [end, EXHAUSTED, EXHAUSTED_SOLVED] if end == "solved" else [end, EXHAUSTED]
 
 
-def _became(run: RunResult) -> str:
+def became(run: RunResult) -> str:
+    """What came of a search, in a word or two; of what was only judged alike."""
     reason = run.ending.reason if run.ending else ""
-    named = {"degenerate": "degenerate task", BROKEN: "task does not work here", "fault": "fault"}
+    named = {DEGENERATE_TASK: "degenerate task", BROKEN_TASK: "task does not work here", FAULT: "fault"}
     if reason in named:
         return named[reason]
     if not run.complete:

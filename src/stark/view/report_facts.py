@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from stark.interfaces import Kind
 from stark.models import describe
-from stark.results import RESCORED, RunResult
+from stark.results import RunResult
 from stark.view import published
 from stark.view.grouping import Group, Key, group
 from stark.view.report_costs import lost_final
@@ -36,7 +37,9 @@ def models_of(results: Sequence[RunResult]) -> str:
 
 def timing_of(results: Sequence[RunResult]) -> str:
     """What success and speed were measured by, so that nobody takes a search's luckiest time for a final."""
-    counted = [run for run in results if run.complete and run.kind != RESCORED]  # whose winners are those of searches
+    counted = [
+        run for run in results if run.complete and run.kind != Kind.RESCORED
+    ]  # whose winners are those of searches
     solved = [run.metrics for run in counted if run.metrics and run.metrics.success]
     in_turns, lost = sum(one.in_turns for one in solved), sum(map(lost_final, counted))
     parts = [f"Success and speed-ups are those of finals, timed in turns with eager, for {in_turns} winners"]

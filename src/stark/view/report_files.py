@@ -43,8 +43,9 @@ def write_report(
         why = error.strerror or str(error)  # pyarrow's have no strerror
         raise UsageError(f"The report cannot be written into {folder}: {why}.", "Choose another folder.") from error
     pictures = {name: files["svg"] for name, files in drawn.items()}
-    write_text(folder / PAGE, as_markdown(title, facts, tables, list(pictures)))
-    write_text(folder / "report.html", as_html(title, facts, tables, pictures))
+    read = [table for table in tables if not table.listing]
+    write_text(folder / PAGE, as_markdown(title, facts, read, list(pictures)))
+    write_text(folder / "report.html", as_html(title, facts, read, pictures))
     for table in tables:
         write_text(folder / f"{table.name}.csv", csv_text(list(table.columns), table.records()))
     return "" if can_draw() else NO_FIGURES

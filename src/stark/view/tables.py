@@ -16,7 +16,7 @@ FORMS: dict[str, Callable[[Any], str]] = {
     "number": lambda value: f"{value:.3f}",
     "money": lambda value: f"${value:,.2f}",
     "money, if any": lambda value: f"${value:,.2f}",
-    "hours": lambda value: f"{value / 3600:.2f} h",
+    "hours": lambda value: f"{value:.2f}",
 }
 WHOLE = {"text", "count"}  # forms of values that have no fraction
 NONE = {"money": "unknown"}  # as what a value of None is shown; otherwise as nothing
@@ -31,6 +31,7 @@ class Table:
     columns: dict[str, str]
     rows: Sequence[Row]
     note: str = ""
+    listing: bool = False  # as long as there are runs: for CSV and Parquet, and for who asks for it by name
 
     def texts(self) -> list[list[str]]:
         """The rows as a person reads them."""
