@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import json
 import signal
 import subprocess
@@ -44,7 +45,11 @@ def report_of(store, folder):
     """The files of a report; how long it took is no result."""
     done = stark_command("report", store, "--out", folder)
     assert done.returncode == 0, done.stderr
-    return {path.name: path.read_text() for path in folder.glob("*.csv") if path.name != "time.csv"}
+    tables = {path.name: csv.DictReader(path.read_text().splitlines()) for path in folder.glob("*.csv")}
+    return {
+        name: [{column: value for column, value in row.items() if not column.startswith("hours ")} for row in rows]
+        for name, rows in tables.items()
+    }
 
 
 def kill_in_the_middle(words, **extra):
@@ -152,9 +157,8 @@ def test_a_benchmark_of_which_nothing_could_be_searched_fails_and_its_report_say
         assert done.returncode == 2
         assert "Nothing could be searched or judged" in done.stderr
         assert f"stark report {store} names them" in done.stderr
-    assert report_of(store, tmp_path / "report")["broken.csv"].splitlines() == [
-        "task,score,why",
-        "task1,verified,The task does not work by itself. It is broken. Fix it.",
+    assert report_of(store, tmp_path / "report")["broken.csv"] == [
+        {"task": "task1", "score": "verified", "why": "The task does not work by itself. It is broken. Fix it."}
     ]
     assert bench(tasks, store, *options, "--only", "task[0-2]").returncode == 0, "one of them could"
 
