@@ -156,11 +156,12 @@ class HashEvaluator:
 
 
 class InterruptedEvaluator(HashEvaluator):
-    """Somebody presses Ctrl-C while it judges, once for a file that ``CTRL_C`` names."""
+    """Somebody presses Ctrl-C while it judges what the file says that ``CTRL_C`` names: ``Model``, ``ModelNew``, or
+    ``final``."""
 
     async def evaluate(self, request: EvalRequest) -> EvalReport:
         order = Path(os.environ["CTRL_C"])
-        if order.exists():
+        if order.exists() and order.read_text() == ("final" if request.rival_source else request.entry):
             order.unlink()
             signal.raise_signal(signal.SIGINT)
             await asyncio.sleep(0.1)
@@ -179,6 +180,15 @@ class SoberEvaluator(HashEvaluator):
             return EvalReport(Outcome.COMPILE_ERROR, log="torch cannot build it", built=False)
         took = 8.0 if request.score is Score.VERIFIED else 3.0
         return EvalReport(Outcome.OK, Timing((took,)), rival=Timing((12.0,)))
+
+
+class EagerEvaluator(HashEvaluator):
+    """Has no torch.compile."""
+
+    async def evaluate(self, request: EvalRequest) -> EvalReport:
+        if "_torch.compile" in request.candidate_source:
+            raise TaskError("torch.compile cannot be had here.")
+        return await super().evaluate(request)
 
 
 class StrictEvaluator(HashEvaluator):

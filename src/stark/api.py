@@ -6,7 +6,6 @@ import asyncio
 import platform
 import secrets
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import closing
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
@@ -15,7 +14,7 @@ from typing import Any
 
 from stark.agents.prompts import Prompts, Scene, load_templates
 from stark.agents.roles import Team
-from stark.config import change_settings, load_settings, parse_assignment
+from stark.config import change_settings, load_settings, merged, parse_assignment
 from stark.errors import SettingsError, UsageError
 from stark.evaluation import open_evaluator
 from stark.evaluation.baselines import KeptBaselines
@@ -25,8 +24,7 @@ from stark.method import TEAM_ROLES, build_policy, build_workflow, find_method
 from stark.models import is_provider, open_model, open_to_estimate
 from stark.run import Result, Run, eval_request
 from stark.settings import EvaluationSettings, PromptSettings, RoleSettings, Settings
-from stark.store import open_store
-from stark.stored import new_store, only_run, settings_of, stored_replies, stored_reports
+from stark.stored import existing_store, new_store, only_run, settings_of, stored_replies, stored_reports
 from stark.task import Task, load_candidate, load_task
 from stark.tree import ROOT_ID, Role
 from stark.waiting import Stoppable, interruptible, run_sync
@@ -102,7 +100,7 @@ async def start(job: Job, listener: Listener = lambda event: None, signals: bool
             with new_store(job.folder) as store:
                 record = unstarted(job, await evaluator.device())
                 store.create(record)
-                return await drive(assemble(record, store, evaluator, listener), running)
+                return await drive(assemble(record, store, evaluator, listener), running, signals)
 
 
 def unstarted(job: Job, device: DeviceFacts) -> RunRecord:
@@ -126,9 +124,7 @@ async def go_on(
     signals: bool = False,
 ) -> Result:
     """Take up the run of a folder again."""
-    with closing(open_store(folder, write=False)) as store:
-        only_run(store, folder)  # opening it for writing would create what is missing
-    with interruptible(signals) as running, closing(open_store(folder, write=True)) as store:
+    with interruptible(signals) as running, existing_store(folder) as store:
         record = only_run(store, folder)
         settings = changed(settings_of(record))
         check_prices(settings, open_models(settings))
@@ -137,29 +133,30 @@ async def go_on(
             record = only_run(store, folder)
         async with open_evaluator(settings.evaluation, stored_reports) as evaluator:
             check_device(record.device, await evaluator.device())
-            return await drive(assemble(record, store, evaluator, listener), running)
+            return await drive(assemble(record, store, evaluator, listener), running, signals)
 
 
 def change(sets: Sequence[str] = (), options: Mapping[str, Any] | None = None) -> Callable[[Settings], Settings]:
     """A change of a stored run's settings, restricted to what does not make it another experiment."""
-    layers = [*map(parse_assignment, sets), options or {}]
-    for layer in layers:
-        for group in layer:
-            if group not in MAY_CHANGE_ON_RESUME:
-                raise SettingsError(
-                    f"A run that has begun keeps its setting {group}.",
-                    f"Only {', '.join(MAY_CHANGE_ON_RESUME)} may change; start a new run for anything else.",
-                )
-    return lambda settings: change_settings(settings, [_for_each_role(layer) for layer in layers])
+    layer = merged([*map(parse_assignment, sets), options or {}])
+    for group in layer:
+        if group not in MAY_CHANGE_ON_RESUME:
+            raise SettingsError(
+                f"A run that has begun keeps its setting {group}.",
+                f"Only {', '.join(MAY_CHANGE_ON_RESUME)} may change; start a new run for anything else.",
+            )
+    return lambda settings: change_settings(settings, [_for_each_role(layer)])
 
 
 def _for_each_role(layer: Mapping[str, Any]) -> dict[str, Any]:
-    """What is said of all roles, said of each: the roles of a stored run have their own values already."""
+    """What is said of all roles, said of each: the roles of a stored run have their own values already. As in a new
+    run, another model has neither the address nor the key of the one before it."""
     roles = layer.get("roles", {})
     shared = {name: roles[name] for name in ("model", "base_url", "api_key_env", "temperature") if name in roles}
-    if not shared:
-        return dict(layer)
-    each = {role.value: {**shared, **roles.get(role.value, {})} for role in (*TEAM_ROLES, Role.SOLO)}
+    each: dict[str, Any] = {}
+    for role in (*TEAM_ROLES, Role.SOLO):
+        said = {**shared, **roles.get(role.value, {})}
+        each[role.value] = {"base_url": None, "api_key_env": None, **said} if "model" in said else said
     return {**layer, "roles": {**roles, **each}}
 
 
@@ -181,8 +178,9 @@ def assemble(
     return Run(record, settings, store, build_policy(settings), workflow, models, evaluator, listener, has_answered)
 
 
-async def drive(run: Run, running: list[Stoppable]) -> Result:
-    """Let a run go to its end, which is noted; one that is cancelled after its first node has a result as well."""
+async def drive(run: Run, running: list[Stoppable], signals: bool) -> Result:
+    """Let a run go to its end, which is noted. By ``signals`` one that has a node is cancelled by its user, and has a
+    result as well; whoever else cancels it wants none."""
     running.append(run)
     run.store.end(run.record.id, Ending(STOPPED, "It has not come to its end yet."))
     try:
@@ -190,9 +188,9 @@ async def drive(run: Run, running: list[Stoppable]) -> Result:
         run.store.end(run.record.id, Ending(result.reason))
         return result
     except asyncio.CancelledError:
-        if not run.tree:
+        if not signals or not run.tree:
             raise
-        return run.result()
+        return replace(run.result(), reason=STOPPED)
 
 
 async def judge(task: Task, candidate: str, settings: EvaluationSettings) -> tuple[EvalReport, EvalReport]:

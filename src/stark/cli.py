@@ -14,7 +14,6 @@ import io
 import logging
 import os
 import sys
-from contextlib import closing
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -46,7 +45,8 @@ from stark.cli_options import (
     judging,
     limits,
 )
-from stark.errors import EvaluatorError, StarkError
+from stark.errors import StarkError
+from stark.interfaces import STOPPED
 from stark.models import PLAYBOOK
 from stark.view import terminal
 from stark_worker.baselines import COMPILED
@@ -137,15 +137,13 @@ def resume(
 ) -> None:
     """Go on with a run that was stopped or killed, or extend a finished one."""
     from stark.api import change, go_on
-    from stark.store import open_store
-    from stark.stored import only_run
+    from stark.stored import existing_store, only_run
 
-    named = {"model": model, "base_url": base_url, "api_key_env": api_key_env}
-    roles = dict.fromkeys(("plan", "code", "debug", "solo"), named)
+    roles = {"model": model, "base_url": base_url, "api_key_env": api_key_env}
     options = {**limits(attempts, tokens, usd, minutes), "jobs": jobs, "roles": roles}
     changed = change(sets or [], given(options))
     progress = terminal.Progress()
-    with closing(open_store(folder, write=False)) as store:
+    with existing_store(folder) as store:
         record = only_run(store, folder)
         nodes = store.nodes(record.id)
     progress.learn(nodes)
@@ -279,16 +277,16 @@ def _finish(work: Any, folder: Path) -> None:
     try:
         result = asyncio.run(work)
     except asyncio.CancelledError:
-        terminal.say("Stopped before the reference was measured; nothing was kept.")
+        terminal.say("Stopped before anything new was measured.")
         raise typer.Exit(INTERRUPTED) from None
-    stopped, found = result.reason == "stopped", result.best is not None
-    settings = _settings(folder)
-    compiled = _measure_compiled(folder) if found and not stopped and settings.evaluation.torch_compile else None
+    found, settings = result.best is not None, _settings(folder)
+    best = _export_best(folder, found)
+    compiled = _measure_compiled(folder) if found and not result.stopped and settings.evaluation.torch_compile else None
     priced = all(one.usd is not None for one in cli_show.read_usage(folder).values())
-    terminal.show_result(result, folder, compiled, _export_best(folder) if found else None, priced)
+    terminal.show_result(result, folder, compiled, best, priced)
     if settings.roles.plan.model == settings.roles.solo.model == PLAYBOOK:
         terminal.show_first_steps()
-    if stopped:
+    if result.reason == STOPPED:
         raise typer.Exit(INTERRUPTED)
     if not result.improved:
         raise typer.Exit(NOT_IMPROVED)
@@ -308,13 +306,20 @@ def _measure_compiled(folder: Path) -> Any:
     try:
         task, settings = cli_show.read(folder)[0].task, _settings(folder).evaluation
         return asyncio.run(measure_baselines(task, settings, names=[COMPILED], in_turns=True))[COMPILED]
-    except (EvaluatorError, KeyboardInterrupt):
+    except KeyboardInterrupt:
+        return None
+    except (StarkError, OSError) as error:
+        terminal.say(f"It was not timed: {error}")
         return None
 
 
-def _export_best(folder: Path) -> Path:
+def _export_best(folder: Path, found: bool) -> Path | None:
+    """The winner as a file. Where there is none any more, none is left: it was refuted."""
     from stark.view import exports
 
+    if not found:
+        (folder / BEST_FILE).unlink(missing_ok=True)
+        return None
     record, nodes = cli_show.read(folder)
     exports.write_best(folder / BEST_FILE, record, nodes, cli_show.read_final(folder))
     return folder / BEST_FILE

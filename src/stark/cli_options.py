@@ -44,7 +44,7 @@ AllowWeakSandbox = Annotated[
 Attempts = Annotated[int | None, typer.Option("--attempts", help="How many attempts in all.")]
 Tokens = Annotated[int | None, typer.Option("--tokens", help="Most tokens to spend.")]
 Usd = Annotated[float | None, typer.Option("--usd", help="Most US dollars to spend.")]
-Minutes = Annotated[float | None, typer.Option("--minutes", help="Longest time to run.")]
+Minutes = Annotated[float | None, typer.Option("--minutes", help="Longest time to search; the final comes on top.")]
 Jobs = Annotated[int | None, typer.Option("--jobs", help="How many attempts are in flight at once.")]
 
 

@@ -4,6 +4,7 @@ variant in a benchmark; the later prevails."""
 from __future__ import annotations
 
 import difflib
+import functools
 import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -29,10 +30,9 @@ def load_settings(
 
 def change_settings(settings: Settings, layers: Sequence[Tree]) -> Settings:
     """Settings with further layers laid over them."""
-    data = settings.model_dump(mode="json")
     for layer in layers:
         refuse_unknown(layer)
-        data = _merge(data, layer)
+    data = merged([settings.model_dump(mode="json"), *layers])
     try:
         return resolve(Settings.model_validate(data))
     except ValidationError as error:
@@ -42,6 +42,11 @@ def change_settings(settings: Settings, layers: Sequence[Tree]) -> Settings:
             f"The setting {key} cannot be {first['input']!r}: {first['msg'].lower()}.",
             f"Its meaning: {meaning(key)}" if key in known_keys() else "",
         ) from error
+
+
+def merged(layers: Sequence[Tree]) -> dict[str, Any]:
+    """Layers laid over each other; the later prevails."""
+    return functools.reduce(_merge, layers, {})
 
 
 def read_file(path: Path) -> dict[str, Any]:

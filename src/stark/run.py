@@ -61,6 +61,7 @@ class Result:
     spent: Spend
     reason: str
     final: Final | None = None
+    stopped: bool = False  # whether somebody asked for an end, though it may have come to its own
 
     @property
     def source(self) -> str | None:
@@ -119,6 +120,7 @@ class Run:
         self._judged: dict[str, EvalReport] = {}  # reports of candidates that have not landed yet
         self._benched = bool(record.labels)  # has to end as if it had never been interrupted or extended
         self._end: str | None = None
+        self._stopped = False
         self._fault: StarkError | None = None
 
     # -- the three calls ----------------------------------------------------------------------------------------
@@ -185,6 +187,8 @@ class Run:
         finally:
             await _cancel(flying)
             self._clock()
+        if self._begun >= self.settings.budget.attempts:
+            self._end = self._end or DONE  # a stop from here on ends nothing early
         if self._is_final():
             await self._hold_finals()
             self._clock()
@@ -192,9 +196,10 @@ class Run:
 
     def stop(self) -> None:
         """Begin no further attempt; those in flight land."""
-        if self._end is None:
-            self._end = STOPPED
-            self._say("note", text="Stopping: attempts in flight are finished first. Once more stops at once.")
+        if not self._stopped:
+            self._say("note", text="Stopping: what is in flight is finished first. Once more stops at once.")
+        self._stopped = True
+        self._end = self._end or STOPPED
 
     @property
     def begun(self) -> bool:
@@ -325,7 +330,7 @@ class Run:
         attempts, reason = len(attempts_of(self.tree)), self._end or DONE
         final = self.store.final(self.record.id)
         best = winner(self.tree, final)
-        return Result(self.record.id, self.tree.root, best, attempts, self.ledger.spent, reason, final)
+        return Result(self.record.id, self.tree.root, best, attempts, self.ledger.spent, reason, final, self._stopped)
 
     def _land(self, node: Node) -> None:
         self.store.finish(self.record.id, node)

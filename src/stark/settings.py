@@ -143,7 +143,7 @@ class BudgetSettings(Group):
     usd: float = Field(default=10.0, ge=0)
     """Most money spent on model calls."""
     wall_s: float | None = Field(default=None, gt=0)
-    """Longest time a run takes, over all its resumptions."""
+    """Longest time a run searches, over all its resumptions; the final comes on top."""
 
 
 class EvaluationSettings(Group):

@@ -87,6 +87,22 @@ def test_either_side_may_die_and_come_back(tmp_path):
     assert left_in(tmp_path) == []  # what the first host asked was taken up, not asked again
 
 
+def test_who_comes_back_with_another_wish_for_a_profile_is_answered_all_the_same(tmp_path):
+    """From what time on one is wanted depends on how far the run is."""
+
+    async def ask_and_go(wish: float) -> None:
+        async with evaluator(tmp_path) as judge:
+            asking = asyncio.create_task(judge.evaluate(EvalRequest(TASK, RIGHT, profile_below_ms=wish)))
+            for _ in range(20):  # it asks at its first turn, and looks for the answer at the others
+                await asyncio.sleep(0.01)
+            asking.cancel()
+            await asyncio.wait([asking])
+
+    for wish in (1e12, 11.7):
+        asyncio.run(ask_and_go(wish))
+    assert len(list((tmp_path / "requests").glob("*.json"))) == 1
+
+
 async def ask_as_two_hosts(folder: Path):
     async def ask():
         async with evaluator(folder) as judge:

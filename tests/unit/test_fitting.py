@@ -182,7 +182,7 @@ def test_a_search_ends_as_if_it_had_never_been_stopped_or_extended(tmp_path):
 
 
 def test_a_stop_while_a_reference_is_judged_begins_no_attempt(tmp_path, monkeypatch):
-    (tmp_path / "order").touch()
+    (tmp_path / "order").write_text("Model")
     monkeypatch.setenv("CTRL_C", str(tmp_path / "order"))
     cells = grid(tasks=2, evaluator="InterruptedEvaluator")
     bench, results = run(cells, tmp_path / "store", signals=True)
@@ -193,7 +193,7 @@ def test_a_stop_while_a_reference_is_judged_begins_no_attempt(tmp_path, monkeypa
 
 
 def test_a_stop_leaves_kernels_of_another_tool_for_the_next_start(tmp_path, monkeypatch):
-    (tmp_path / "order").touch()
+    (tmp_path / "order").write_text("Model")
     monkeypatch.setenv("CTRL_C", str(tmp_path / "order"))
     settings = settings_maker(None, ["evaluation.evaluator=pretend:InterruptedEvaluator"], {})("stark", 0, ())
     given = {(1, 1): [Given(number, f"sample {number}", f"x = {number}") for number in (1, 2, 3)]}

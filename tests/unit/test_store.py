@@ -18,9 +18,10 @@ from hypothesis import strategies as st
 
 from conformance.store import FAILED, OK, a_call, a_node, a_root, a_run
 from stark.errors import StoreDamaged, StoreError, StoreLocked, StoreTooNew
-from stark.interfaces import Spend, TicketRecord
+from stark.interfaces import Final, Spend, TicketRecord
 from stark.store import open_store, records, salvage, schema
 from stark.store.file import insert, transaction
+from stark_worker.protocol import Score
 
 
 def fill(folder: Path, attempts: int = 40, text: str = "reply " * 300) -> None:
@@ -335,6 +336,26 @@ def test_random_damage_never_shows_an_sqlite_error_and_what_is_salvaged_is_consi
     else:
         check_consistent(new)
     assert (run / "stark.db").read_bytes() == data
+
+
+def test_a_final_without_its_node_is_not_salvaged(tmp_path):
+    """Else it would speak of the next node of that number."""
+    fill(tmp_path / "old", attempts=3)
+    with closing(open_store(tmp_path / "old", write=True)) as store:
+        for number in (1, 2):
+            store.confirm("run", Final(number, Score.VERIFIED, OK, OK))
+    make_file(tmp_path / "old", "DELETE FROM nodes WHERE id = 2")
+    assert salvage(tmp_path / "old", tmp_path / "new")["finals"] == 1
+    with closing(open_store(tmp_path / "new", write=False)) as store:
+        assert store.final("run").node_id == 1
+
+
+def test_a_final_that_makes_no_sense_is_not_salvaged(tmp_path):
+    fill(tmp_path / "old", attempts=3)
+    with closing(open_store(tmp_path / "old", write=True)) as store:
+        store.confirm("run", Final(1, Score.VERIFIED, OK, OK))
+    make_file(tmp_path / "old", """UPDATE finals SET verified = '{"half'""")
+    assert salvage(tmp_path / "old", tmp_path / "new")["finals"] == 0
 
 
 def check_consistent(folder: Path) -> None:

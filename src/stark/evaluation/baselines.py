@@ -7,6 +7,7 @@ machine: it would stand beside every later run.
 from __future__ import annotations
 
 import hashlib
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -34,8 +35,9 @@ class KeptBaselines:
     def keep(self, request: EvalRequest, report: EvalReport) -> None:
         if report.timing is None or BUSY in report.checks:
             return
-        self._folder.mkdir(parents=True, exist_ok=True)
-        write_whole(self._path(request), to_json(report))
+        with suppress(OSError):  # what cannot be kept is measured again
+            self._folder.mkdir(parents=True, exist_ok=True)
+            write_whole(self._path(request), to_json(report))
 
     def _path(self, request: EvalRequest) -> Path:
         key = hashlib.sha256(f"{to_json(request)}{self._device}{MEASURED}".encode()).hexdigest()

@@ -16,6 +16,7 @@ import hashlib
 import json
 import secrets
 import time
+from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
 from typing import IO, Self, TypeVar
@@ -96,7 +97,7 @@ class FolderEvaluator:
 
     async def _ask(self, request: EvalRequest) -> EvalReport:
         text = to_json(request)
-        with self._asking(text) as asked:  # it and what belongs to it stay if we are stopped, for whoever comes back
+        with self._asking(request) as asked:  # it and what belongs to it stay if we are stopped, for whoever comes back
             name = Path(asked.name).name
             if not any((self._folder / part / name).exists() for part in WAY):
                 write_whole(self._folder / "requests" / name, text)
@@ -109,8 +110,10 @@ class FolderEvaluator:
             raise fault_of(content.get("fault"), content.get("message"))
         return _read(EvalReport, json.dumps(content["report"]))
 
-    def _asking(self, text: str) -> IO[str]:
-        """The right to wait for the answer: to one who asked the same and is gone, or to nobody else's question."""
+    def _asking(self, request: EvalRequest) -> IO[str]:
+        """The right to wait for the answer: to one who asked the same and is gone, or to nobody else's question. From
+        what time on a profile is wanted changes while a run goes on, and makes no other question."""
+        text = to_json(replace(request, profile_below_ms=0.0))
         folder, key = self._folder / ASKED, hashlib.sha256(text.encode()).hexdigest()[:32]
         for left in sorted(folder.glob(f"{key}-*.json")):
             if file := lock(left):

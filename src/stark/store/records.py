@@ -83,7 +83,8 @@ def judgement_of(row: sqlite3.Row) -> Judgement:
 def judged(row: sqlite3.Row | dict[str, Any]) -> Judgement:
     """The judgement of a node that was stored without one."""
     report, notes = from_json(EvalReport, row["report"]), tuple(json.loads(row["notes"]))
-    return Node(row["id"], row["parent_id"], Role(row["role"]), None, report, notes=notes).judgement
+    facts = (row["id"], row["parent_id"], Role(row["role"]), None, report)
+    return Node(*facts, notes=notes, same_as=row["same_as"]).judgement
 
 
 def judgement_text(judgement: Judgement) -> str:

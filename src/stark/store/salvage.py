@@ -27,6 +27,7 @@ _RECORDS: dict[str, Callable[[sqlite3.Row], Any]] = {
     "runs": records.run_of,
     "nodes": records.node_of,
     "calls": records.call_of,
+    "finals": records.final_of,
 }
 
 Row = dict[str, Any]
@@ -89,8 +90,8 @@ class _Rescue:
             "clocks": self._carry("clocks", lambda row: row),
             "amendments": self._carry("amendments", lambda row: row),
             "endings": self._carry("endings", lambda row: row),
-            "finals": self._carry("finals", lambda row: row),
             "nodes": self._carry("nodes", self._node, self._node_kept),
+            "finals": self._carry("finals", self._final),
             "tickets": self._carry("tickets", self._ticket, self._ticket_kept),
             "reservations": self._carry("reservations", lambda row: row, self._reservation_kept),
             "calls": self._carry("calls", self._call, self._call_kept),
@@ -127,6 +128,10 @@ class _Rescue:
     def _node_kept(self, old: Row, new: Row) -> None:
         self.positions[old["run"]].append(old["position"])
         self.nodes.add((old["run"], old["id"]))
+
+    def _final(self, row: Row) -> Row | None:
+        """Without its node it would be taken for a word on the next one of that number."""
+        return row if (row["run"], row["node_id"]) in self.nodes else None
 
     def _ticket(self, row: Row) -> Row:
         """What an attempt saw is counted in landed nodes: count those of them that are left."""

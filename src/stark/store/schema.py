@@ -137,7 +137,9 @@ def _add_judgements(db: sqlite3.Connection) -> None:
     file is many times as large as its figures."""
     db.execute("ALTER TABLE nodes ADD COLUMN judgement TEXT NOT NULL DEFAULT ''")
     for (place,) in db.execute("SELECT rowid FROM nodes").fetchall():
-        row = db.execute("SELECT id, parent_id, role, report, notes FROM nodes WHERE rowid = ?", (place,)).fetchone()
+        row = db.execute(
+            "SELECT id, parent_id, role, report, notes, same_as FROM nodes WHERE rowid = ?", (place,)
+        ).fetchone()
         with suppress(ValueError, TypeError):  # a row that makes no sense is told as damage by whoever reads it
             text = bound(records.judgement_text(records.judged(row)))
             db.execute("UPDATE nodes SET judgement = CAST(? AS TEXT) WHERE rowid = ?", (text, place))

@@ -1,0 +1,122 @@
+"""How a run by itself ends: stopped by its user, with a winner that is refuted, or beside a comparison that fails."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+import stark
+from pretend import TASK
+from stark.api import change, go_on, prepare, start
+from stark.cli import app
+from stark.config import load_settings
+from stark.errors import StoreError
+from stark.results import read_results
+from stark.store import open_store, schema
+
+OPTIONS = {"roles": {"model": "pretend:PretendModel"}, "budget": {"attempts": 4}}
+
+
+@pytest.fixture
+def task(tmp_path) -> Path:
+    (tmp_path / "task.py").write_text(TASK)
+    return tmp_path / "task.py"
+
+
+@pytest.fixture
+def press(tmp_path, monkeypatch):
+    """Ctrl-C while the next thing of a kind is judged: ``Model``, ``ModelNew`` or ``final``."""
+    order = tmp_path / "order"
+    monkeypatch.setenv("CTRL_C", str(order))
+    return order.write_text
+
+
+def options(evaluator: str):
+    return {**OPTIONS, "evaluation": {"evaluator": f"pretend:{evaluator}"}}
+
+
+def command(*words):
+    return CliRunner().invoke(app, [str(word) for word in words])
+
+
+def test_ctrl_c_in_a_script_ends_the_script(task, tmp_path, press):
+    """Whoever calls ``optimize`` in a loop would else pay for the next one."""
+    press("ModelNew")
+    with pytest.raises(KeyboardInterrupt):
+        stark.optimize(task, run=tmp_path / "run", **options("InterruptedEvaluator"))
+    assert stark.resume(tmp_path / "run").attempts == 4
+
+
+def test_ctrl_c_during_the_final_lets_it_end_and_the_run_is_complete(task, tmp_path, press):
+    press("final")
+    job = prepare(task, load_settings(None, [], options("InterruptedEvaluator")), tmp_path / "run")
+    result = asyncio.run(start(job, signals=True))
+    assert (result.reason, result.stopped) == ("attempts", True)
+    assert result.final is not None
+    (found,) = read_results(tmp_path / "run")
+    assert found.complete
+
+
+@pytest.mark.parametrize("attempts", [4, 5])
+def test_a_refuted_winner_is_not_left_behind_as_the_best(task, tmp_path, attempts):
+    """It was written when a final was cut short; now the finals say that nothing holds."""
+    folder, best = tmp_path / "run", tmp_path / "run" / "best.py"
+    task.write_text(f"# brittle\n{TASK}")
+    stark.optimize(task, run=folder, **options("SoberEvaluator"))
+    assert read_results(folder)[0].metrics.best_ms is None, "or this tests nothing"
+    best.write_text("class ModelNew: ...")
+    done = command("resume", folder, "--attempts", attempts)
+    assert done.exit_code == 3, done.output
+    assert not best.exists()
+
+
+def test_a_comparison_that_fails_loses_nothing(task, tmp_path):
+    words = ["--model", "pretend:PretendModel", "--evaluator", "pretend:EagerEvaluator", "--attempts", 8]
+    done = command("optimize", task, "--run", tmp_path / "run", *words)
+    assert done.exit_code == 0, done.output
+    assert "It was not timed: torch.compile cannot be had here." in done.output
+    assert "class ModelNew" in (tmp_path / "run" / "best.py").read_text()
+
+
+def test_a_run_of_an_earlier_version_is_brought_up_to_date_and_goes_on(task, tmp_path):
+    folder = tmp_path / "run"
+    with pytest.MonkeyPatch.context() as earlier:
+        stark.optimize(task, run=folder, **options("HashEvaluator"))
+        newer = [*schema.MIGRATIONS, lambda db: db.execute("ALTER TABLE nodes ADD COLUMN tag TEXT")]
+        earlier.setattr(schema, "MIGRATIONS", newer)
+        assert stark.resume(folder, budget={"attempts": 5}).attempts == 5
+        done = command("resume", folder, "--attempts", 6)
+        assert done.exit_code in (0, 3), done.output
+        with closing(open_store(folder, write=False)) as store:
+            assert store.judgements("run")[-1].id == 6
+
+
+@pytest.mark.parametrize(
+    ("said", "base_url", "key"),
+    [
+        ({"roles": {"model": "anthropic:claude-sonnet-4-6"}}, None, None),
+        ({"roles": {"plan": {"model": "anthropic:claude-sonnet-4-6"}}}, None, None),
+        ({"roles": {"model": "other", "base_url": "http://there/v1"}}, "http://there/v1", None),
+        ({"roles": {"api_key_env": "MINE"}}, "http://localhost:8000/v1", "MINE"),
+    ],
+)
+def test_another_model_gets_neither_address_nor_key_of_the_one_before_it(said, base_url, key):
+    before = {"model": "qwen", "base_url": "http://localhost:8000/v1", "api_key_env": "WORK_KEY"}
+    after = change([], said)(load_settings(None, [], {"roles": before}))
+    assert (after.roles.plan.base_url, after.roles.plan.api_key_env) == (base_url, key)
+
+
+def test_what_is_set_one_by_one_is_one_change():
+    sets = ["roles.base_url=http://there/v1", "roles.model=other"]
+    after = change(sets)(load_settings(None, [], {"roles": {"model": "openai:gpt-5"}}))
+    assert (after.roles.code.model, after.roles.code.base_url) == ("other", "http://there/v1")
+
+
+def test_a_run_that_is_not_there_is_not_made(tmp_path):
+    with pytest.raises(StoreError, match="There is no run"):
+        asyncio.run(go_on(tmp_path / "nowhere"))
+    assert not (tmp_path / "nowhere").exists()
