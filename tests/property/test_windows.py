@@ -63,6 +63,8 @@ def test_the_selected_node_and_the_root_are_always_there(role, ticket, settings)
     assert len(set(window.ids)) == len(window.ids)
     if settings.cap_counts == "others":
         assert {ticket.parent.id, 0} <= {node.id for node in window.shown}
+    if role == "debug" and settings.cap:
+        assert ticket.parent in window.shown, "its log says what is to be repaired"
 
 
 @pytest.mark.parametrize("role", ROLES)

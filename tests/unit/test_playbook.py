@@ -150,7 +150,16 @@ UNKNOWN = {
     "x ** 1.7": "a power",
     "x.argmax(dim=-1) * 2": "places",
     "x.reshape(5, 5)": "reshaped",
+    "x * (1 / 0)": "ZeroDivisionError",
+    "x.view(x.shape[7], -1)": "IndexError",
+    "x * (2 + None)": "TypeError",
 }
+
+
+@pytest.mark.parametrize("number", ["math.sqrt(2 / torch.pi)", "math.tau", "-torch.inf"])
+def test_numbers_of_torch_and_math_are_known(number):
+    (kernel,) = kernels(f"import math\n{task_source(f'x * ({number})')}")
+    assert kernel.levels[kernel.sink] is Level.ELEMENT
 
 
 @pytest.mark.parametrize("forward", UNKNOWN)

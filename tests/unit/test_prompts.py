@@ -81,6 +81,17 @@ def prompts(made: Scene, **settings: str) -> Prompts:
     return Prompts(load_templates(PromptSettings(**settings)), made)
 
 
+@pytest.mark.parametrize("target", [Target.CUDA, Target.TRITON])
+@pytest.mark.parametrize(
+    ("conditions", "precise_enough"),
+    [({}, False), ({"tf32": True}, True), ({"precision": Precision.BF16}, True), ({"precision": Precision.FP16}, True)],
+)
+def test_tensor_cores_are_recommended_where_they_are_precise_enough(target, conditions, precise_enough):
+    system, task = ask(prompts(scene(target, **conditions)), "plan")
+    assert ("tensor cores" in system.content) is ("tensor cores" in task.content) is precise_enough
+    assert ("TF32" in task.content) is conditions.get("tf32", False)
+
+
 def ask(made: Prompts, role: str) -> list[Message]:
     window = Window(FAST, ROOT, (ROOT, FAST, BROKEN, REJECTED))
     if role == "plan":

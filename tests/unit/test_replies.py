@@ -71,6 +71,8 @@ def bad(name: str, fault: ReplyFault, text: str = "", calls: tuple[str, ...] = (
     return Case(name, text, calls, fault=fault)
 
 
+SUBMITTED = json.dumps({"name": "submit", "arguments": {"explanation": "", "source": KERNEL}})
+
 KERNELS = [
     good("one fenced block", FENCED, prose="Tiled it."),
     good("a fence without a language", f"```\n{KERNEL}```"),
@@ -101,6 +103,14 @@ KERNELS = [
     good("line breaks inside a JSON string", calls=('{"source": "' + KERNEL + '"}',)),
     good("the same call twice", calls=call(source=KERNEL) * 2),
     good("an empty call beside fenced code", FENCED, call()),
+    good(
+        "thinking whose opening tag the server left out", f"```\n{OTHER}```\nNo.</think>\n{FENCED}", prose="Tiled it."
+    ),
+    good("thinking in its tags", f"<think>\n```\n{OTHER}```\n</think>\n{FENCED}", prose="Tiled it."),
+    good("a call written out", call(explanation="Tiled it.", source=KERNEL)[0], prose="Tiled it."),
+    good("a call written out in a fence", f"```json\n{SUBMITTED}\n```"),
+    good("a call in a template's tags", f"<tool_call>\n{SUBMITTED}\n</tool_call>"),
+    bad("a call of something else written out", ReplyFault.NO_CODE, '{"name": "search", "arguments": {"query": "x"}}'),
     bad("nothing", ReplyFault.EMPTY),
     bad("white space", ReplyFault.EMPTY, " \n\t\n"),
     bad("prose alone", ReplyFault.NO_CODE, "I would tile the loop."),
@@ -155,6 +165,38 @@ PLANS = [
     ),
     Case("a fenced scaffold", "", call(advice="a", scaffold=f"~~~\n{SCAFFOLD}~~~"), source=SCAFFOLD, form=PLAN_FORM),
     Case("a snippet first", f"```\ny = 2\n```\n{FENCED_SCAFFOLD}", source=SCAFFOLD, form=PLAN_FORM),
+    Case(
+        "advice that quotes code",
+        f"Write\n```cpp\nfor (;;)\n```\nhere.\n```python\n{SCAFFOLD}```",
+        source=SCAFFOLD,
+        prose="Write\n```cpp\nfor (;;)\n```\nhere.",
+        form=PLAN_FORM,
+    ),
+    Case(
+        "a marker with blanks beside a snippet",
+        f"Tile.\n```\ny = 2\n```\n```\n{SCAFFOLD.replace('<<<IMPROVE BEGIN>>>', '<<< Improve begin >>>')}```",
+        source=SCAFFOLD.replace("<<<IMPROVE BEGIN>>>", "<<< Improve begin >>>"),
+        form=PLAN_FORM,
+    ),
+    Case(
+        "no more tokens for the scaffold",
+        "Tile.\n```\nimport",
+        finish=Finish.TRUNCATED,
+        fault=ReplyFault.TRUNCATED,
+        prose="Tile.",
+        form=PLAN_FORM,
+    ),
+    Case(
+        "no more tokens for the advice",
+        "Tile the",
+        finish=Finish.TRUNCATED,
+        fault=ReplyFault.TRUNCATED,
+        prose="",
+        form=PLAN_FORM,
+    ),
+    Case(
+        "a plan written out", call(advice="Tile.", scaffold=SCAFFOLD)[0], source=SCAFFOLD, prose="Tile.", form=PLAN_FORM
+    ),
     Case("an unmarked scaffold", "Tile.\n```\nx = 1\n```", source="x = 1\n", prose="Tile.", form=PLAN_FORM),
     Case("a scaffold alone", f"```\n{SCAFFOLD}```", source=SCAFFOLD, prose="", form=PLAN_FORM),
     Case("advice alone", "Tile.", fault=ReplyFault.NO_CODE, prose="Tile.", form=PLAN_FORM),

@@ -98,7 +98,7 @@ def test_the_result_is_the_fastest_correct_node(tmp_path):
 
 
 def test_an_identical_candidate_takes_over_the_report(tmp_path):
-    bench = Bench(tmp_path, ["method=sampling", "budget.attempts=4"])
+    bench = Bench(tmp_path, ["method=sampling", "budget.attempts=4", "evaluation.final=false"])
     _, nodes, _ = bench.optimize()
     assert [node.same_as for node in nodes[1:]] == [None, 1, 1, 1]
     assert len(bench.evaluator.evaluated) == 2  # the root and one candidate
@@ -389,7 +389,7 @@ def test_a_store_that_fails_ends_the_run_and_nobody_waits_for_ever(tmp_path):
 
 
 def test_twins_in_flight_are_evaluated_once(tmp_path):
-    bench = Bench(tmp_path, ["method=sampling", "budget.attempts=4", "jobs=4"])
+    bench = Bench(tmp_path, ["method=sampling", "budget.attempts=4", "jobs=4", "evaluation.final=false"])
     _, nodes, _ = bench.optimize()
     assert len(bench.evaluator.evaluated) == 2
     assert sorted(node.same_as or 0 for node in nodes[1:]) == [0, 1, 1, 1]
@@ -411,6 +411,24 @@ def test_a_worse_second_answer_takes_nothing_away(tmp_path):
     _, nodes, _ = Bench(tmp_path, ["budget.attempts=1"], models=models).optimize()
     assert nodes[1].plan.advice.startswith("Change the last line")
     assert nodes[1].source is not None
+
+
+class Terse(Fading):
+    """Its second answer is right, and says so little that nobody could follow it."""
+
+    async def reply(self, messages, form):
+        if len(messages) == 2:
+            return await super().reply(messages, form)
+        reply = await PretendModel.reply(self, messages, form)
+        return replace(reply, text="Fixed:" + reply.text[reply.text.index("\n```") :])
+
+
+def test_advice_stands_where_only_the_scaffold_comes_again(tmp_path):
+    coder = PretendModel(RoleSettings())
+    models = {Role.PLAN: Terse(RoleSettings()), Role.CODE: coder, Role.DEBUG: coder}
+    _, nodes, _ = Bench(tmp_path, ["budget.attempts=1"], models=models).optimize()
+    assert nodes[1].plan.advice.startswith("Change the last line")
+    assert nodes[1].plan.grounded
 
 
 def test_time_is_kept_while_an_attempt_goes_on_and_planting_counts(tmp_path, monkeypatch):

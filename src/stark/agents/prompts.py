@@ -63,7 +63,7 @@ STRATEGIES: tuple[str, ...] = (
     "load and store wide vectors with neighbouring threads or lanes on neighbouring addresses",
     "reduce within a warp or vector register before any slower kind of reduction",
     "let a vendor library do the matrix product or convolution and fuse only what follows it",
-    "use matrix units (tensor cores or wide fused multiply-adds) in place of scalar arithmetic",
+    "use wide fused multiply-adds, or matrix units where they keep the precision, in place of scalar arithmetic",
     "compute in a single pass over the data what now takes several",
     "rewrite the mathematics: cancel, reorder or precompute terms that do not depend on the input",
     "give each thread more independent work to hide latency, and unroll its loop",
@@ -74,14 +74,13 @@ STRATEGIES: tuple[str, ...] = (
 )
 
 _WORDS = {
-    Target.CUDA: ("CUDA C++", "NVIDIA GPUs", "cuBLAS, cuDNN, CUTLASS and the tensor cores"),
-    Target.TRITON: (
-        "Triton",
-        "GPUs",
-        "cuBLAS and cuDNN behind PyTorch's operators, and the tensor cores behind tl.dot",
-    ),
+    Target.CUDA: ("CUDA C++", "NVIDIA GPUs", "cuBLAS, cuDNN and CUTLASS"),
+    Target.TRITON: ("Triton", "GPUs", "cuBLAS and cuDNN behind PyTorch's operators"),
     Target.CPU: ("C++ with OpenMP", "CPUs", "oneDNN and the BLAS behind PyTorch's operators"),
 }
+# float32 is beyond tensor cores, and tl.dot would round to TF32 unless it is told not to
+_MATRIX_UNITS = {Target.CUDA: ", with the tensor cores", Target.TRITON: ", and the tensor cores behind tl.dot"}
+_WITHOUT = {Target.TRITON: ', and tl.dot with input_precision="ieee"'}
 _PRECISIONS = {Precision.FP32: "float32", Precision.BF16: "bfloat16", Precision.FP16: "float16"}
 _ROLES = ("plan", "code", "debug", "solo")
 _FOLDER = files("stark.agents") / "templates"
@@ -192,12 +191,24 @@ class Scene:
     precision: Precision
     windows: WindowSettings
     anchors: AnchorSettings
+    tf32: bool = False
 
     @classmethod
     def of(cls, task: Task, device: DeviceFacts, settings: Settings) -> Scene:
         """The scene of a run with these settings."""
         evaluation = settings.evaluation
-        return cls(task, device, evaluation.target, evaluation.precision, settings.windows, settings.anchors)
+        conditions = (evaluation.target, evaluation.precision, settings.windows, settings.anchors, evaluation.tf32)
+        return cls(task, device, *conditions)
+
+    @property
+    def on_matrix_units(self) -> bool:
+        """Whether tensor cores are precise enough."""
+        return self.tf32 or self.precision is not Precision.FP32
+
+    @property
+    def precision_in_words(self) -> str:
+        also = " (TF32 will do for matrix products and convolutions)" if self.tf32 else ""
+        return f"{_PRECISIONS[self.precision]}{also}"
 
 
 class Prompts:
@@ -211,9 +222,9 @@ class Prompts:
             "target": str(scene.target),
             "language": language,
             "hardware": hardware,
-            "libraries": libraries,
+            "libraries": libraries + (_MATRIX_UNITS if scene.on_matrix_units else _WITHOUT).get(scene.target, ""),
             "device": _facts(scene.device),
-            "precision": _PRECISIONS[scene.precision],
+            "precision": scene.precision_in_words,
             "task_name": scene.task.name,
             "task_source": scene.task.source,
             "hint": scene.task.hint,
@@ -276,8 +287,8 @@ def _facts(device: DeviceFacts) -> list[str]:
         "Architecture": device.architecture,
         "Memory": _with_unit(device.memory_gb, "GB"),
         "Memory bandwidth": _with_unit(device.bandwidth_gb_s, "GB/s"),
-        "Shared memory per block": _with_unit(device.shared_memory_kb, "KB"),
-        "Cores": device.cores,
+        "Shared memory per block": _with_unit(device.shared_memory_kb, "KB, 48 KB of them static"),
+        "Cores" if device.kind == Target.CPU else "Multiprocessors": device.cores,
         "Toolchain": ", ".join(f"{name} {version}" for name, version in device.toolchain.items()) or None,
     }
     return [f"{name}: {value}" for name, value in known.items() if value is not None]

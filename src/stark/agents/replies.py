@@ -7,9 +7,10 @@ import json
 import re
 import warnings
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
 
+from stark.agents.sources import MARKER
 from stark.interfaces import Finish, Reply, ReplyFault, ReplyForm
 
 LARGEST_REPLY = 1 << 20  # characters of text and arguments together
@@ -35,12 +36,15 @@ SOLO_FORM = ReplyForm(name="solo", description="Hand in the kernel.", fields=_KE
 # No regular expression here can look at a character more than a few times, so a hostile reply costs no more than any.
 _FENCE = re.compile("[ \u200b\ufeff]{0,3}(`{3,}|~{3,})([^\n]*)")
 _MODEL_NEW = re.compile(r"^[ \t]*class[ \t]+ModelNew\b", re.MULTILINE)
-_MARKER = "<<<IMPROVE"
+_THOUGHT = "</think>"  # some servers leave what a model thinks aloud in its text, with or without the tag that opens it
 _UNPRINTABLE = re.compile("[\0\ud800-\udfff]")
 
 _BY_FINISH = {
     Finish.REFUSED: (ReplyFault.REFUSED, "The model refused to answer."),
-    Finish.PROMPT_TOO_LONG: (ReplyFault.PROMPT_TOO_LONG, "The prompt is longer than the model can read."),
+    Finish.PROMPT_TOO_LONG: (
+        ReplyFault.PROMPT_TOO_LONG,
+        "The prompt, or it with the longest reply (roles.*.max_output_tokens), is longer than the model can read.",
+    ),
     Finish.TRUNCATED: (ReplyFault.TRUNCATED, "The reply was cut off at the most tokens it may have; be briefer."),
 }
 _CUT_OFF = "The reply ends inside a code block that is never closed."
@@ -56,29 +60,50 @@ class Answer:
     detail: str = ""
 
 
+class _Piece(NamedTuple):
+    """A line of prose, or a closed block with its fences; ``block`` is what it holds."""
+
+    written: str
+    block: str | None = None
+
+
 @dataclass(frozen=True)
 class _Page:
-    """A text taken apart: the closed blocks, the block that is never closed, and the prose around them."""
+    """A text taken apart: prose and closed blocks in their order, and the block that is never closed."""
 
-    blocks: list[str]
-    open_block: str | None
-    prose: str
+    pieces: list[_Piece]
+    open_block: str | None = None
+
+    @property
+    def blocks(self) -> list[str]:
+        return [piece.block for piece in self.pieces if piece.block is not None]
+
+    @property
+    def prose(self) -> str:
+        """What stands around the blocks."""
+        return _clean("\n".join(piece.written for piece in self.pieces if piece.block is None)).strip()
+
+    def around(self, block: str) -> str:
+        """All but one block, however often it is there: advice may quote others."""
+        return _clean("\n".join(piece.written for piece in self.pieces if piece.block != block)).strip()
 
 
 def read_plan(reply: Reply, form: ReplyForm) -> Answer:
-    """The advice, and where the form asks for one, the scaffold."""
+    """The advice, and where the form asks for one, the scaffold. Advice that is whole stays where a scaffold is not."""
+    reply = _without_thoughts(reply)
     if fault := _fault_at_first_sight(reply):
-        return fault
+        cut_off = _take_apart(reply.text) if fault.fault is ReplyFault.TRUNCATED else None
+        return replace(fault, text=cut_off.prose) if cut_off and cut_off.open_block is not None else fault
     anchored = "scaffold" in form.fields
-    if reply.arguments is not None:
-        fields = _fields(reply.arguments)
+    if (arguments := _handed_in(reply, "advice")) is not None:
+        fields = _fields(arguments)
         if isinstance(fields, Answer):
             return fields
         advice, source = fields.get("advice", ""), fields.get("scaffold", "")
         answer = _in_field(source, advice, _pick_scaffold) if anchored else Answer(advice)
     else:
         page = _take_apart(reply.text)
-        answer = _pick_scaffold(page, page.prose) if anchored else Answer(_clean(reply.text).strip())
+        answer = _pick_scaffold(page) if anchored else Answer(_clean(reply.text).strip())
     if not answer.text and answer.source is None and answer.fault in (None, ReplyFault.NO_CODE):
         return Answer(fault=ReplyFault.EMPTY, detail="The reply holds no advice.")
     return answer
@@ -86,10 +111,11 @@ def read_plan(reply: Reply, form: ReplyForm) -> Answer:
 
 def read_kernel(reply: Reply) -> Answer:
     """The explanation and the source that defines ModelNew."""
+    reply = _without_thoughts(reply)
     if fault := _fault_at_first_sight(reply):
         return fault
-    if reply.arguments is not None:
-        fields = _fields(reply.arguments)
+    if (arguments := _handed_in(reply, "source")) is not None:
+        fields = _fields(arguments)
         if isinstance(fields, Answer):
             return fields
         answer = _in_field(fields.get("source", ""), fields.get("explanation", ""), _pick_kernel)
@@ -99,7 +125,7 @@ def read_kernel(reply: Reply) -> Answer:
     whole = _normalised(reply.text)
     if not page.blocks and page.open_block is None and _is_kernel(whole):
         return _checked("", whole)
-    return _pick_kernel(page, page.prose)
+    return _pick_kernel(page)
 
 
 def _fault_at_first_sight(reply: Reply) -> Answer | None:
@@ -114,7 +140,28 @@ def _fault_at_first_sight(reply: Reply) -> Answer | None:
     return None
 
 
+def _without_thoughts(reply: Reply) -> Reply:
+    return replace(reply, text=reply.text.rpartition(_THOUGHT)[2])
+
+
 # -- the structured answer ------------------------------------------------------------------------------------------
+
+
+def _handed_in(reply: Reply, field: str) -> str | None:
+    """The structured answer: the call of the tool, or one that is written out by a model that was offered none."""
+    if reply.arguments is not None:
+        return reply.arguments
+    text = _normalised(reply.text).strip().removeprefix("<tool_call>").removesuffix("</tool_call>")
+    blocks = _take_apart(text).blocks
+    written = (blocks[0] if len(blocks) == 1 else text).strip()
+    if not written.startswith("{"):
+        return None
+    try:
+        data = json.loads(written, strict=False)
+        data = _decoded(data.get("arguments", data.get("parameters", data)))
+    except (ValueError, RecursionError):
+        return None
+    return json.dumps(data) if isinstance(data, dict) and field in data else None
 
 
 def _fields(arguments: str) -> dict[str, str] | Answer:
@@ -140,12 +187,12 @@ def _decoded(item: Any) -> Any:
     return json.loads(item, strict=False) if isinstance(item, str) else item
 
 
-def _in_field(source: str, text: str, pick: Callable[[_Page, str], Answer]) -> Answer:
+def _in_field(source: str, text: str, pick: Callable[[_Page, str | None], Answer]) -> Answer:
     """What a field holds: the source itself, or the source in a fence, perhaps after some words."""
     source = _normalised(source)
     page = _take_apart(source)
     fenced = _FENCE.match(source.lstrip("\n")) or (page.blocks and _parsed(source) is None)
-    return pick(page if fenced else _Page([source], None, ""), _clean(text).strip())
+    return pick(page if fenced else _Page([_Piece(source, source)]), _clean(text).strip())
 
 
 # -- fenced blocks --------------------------------------------------------------------------------------------------
@@ -153,26 +200,26 @@ def _in_field(source: str, text: str, pick: Callable[[_Page, str], Answer]) -> A
 
 def _take_apart(text: str) -> _Page:
     """Follow the fences line by line: a block is closed by a bare fence of its own kind, at least as long."""
-    blocks: list[str] = []
-    prose: list[str] = []
+    pieces: list[_Piece] = []
     inside: list[str] = []
-    fence = ""
+    fence = opening = ""
     for line in _normalised(text).split("\n"):
         match = _FENCE.fullmatch(line)
         if not fence:
             if match and not ("`" in match[1] and "`" in match[2]):
-                fence, inside = match[1], []
+                fence, opening, inside = match[1], line, []
             else:
-                prose.append(line)
+                pieces.append(_Piece(line))
         elif match and match[1].startswith(fence) and not match[2].strip():
-            blocks.append("\n".join(inside))
+            pieces.append(_Piece("\n".join([opening, *inside, line]), "\n".join(inside)))
             fence = ""
         else:
             inside.append(line)
-    return _Page(blocks, "\n".join(inside) if fence else None, _clean("\n".join(prose)).strip())
+    return _Page(pieces, "\n".join(inside) if fence else None)
 
 
-def _pick_kernel(page: _Page, text: str) -> Answer:
+def _pick_kernel(page: _Page, explanation: str | None = None) -> Answer:
+    text = page.prose if explanation is None else explanation
     found = list(dict.fromkeys(block for block in page.blocks if _MODEL_NEW.search(block)))
     if len(found) > 1:
         return Answer(text, None, ReplyFault.TWO_ANSWERS, "The reply holds several different ModelNew; give one.")
@@ -183,16 +230,17 @@ def _pick_kernel(page: _Page, text: str) -> Answer:
     return _checked(text, found[0])
 
 
-def _pick_scaffold(page: _Page, text: str) -> Answer:
+def _pick_scaffold(page: _Page, advice: str | None = None) -> Answer:
+    text = page.prose if advice is None else advice
     distinct = list(dict.fromkeys(block for block in page.blocks if block.strip()))
-    found = [block for block in distinct if _MARKER in block] or distinct
+    found = [block for block in distinct if MARKER.search(block)] or distinct
     if len(found) > 1:
         return Answer(text, None, ReplyFault.TWO_ANSWERS, "The reply holds several different scaffolds; give one.")
-    if page.open_block is not None and (not found or _MARKER in page.open_block):
+    if page.open_block is not None and (not found or MARKER.search(page.open_block)):
         return Answer(text, None, ReplyFault.TRUNCATED, _CUT_OFF)
     if not found:
         return Answer(text, None, ReplyFault.NO_CODE, "The reply holds no code block with the marked source.")
-    return _checked(text, found[0])
+    return _checked(page.around(found[0]) if advice is None else advice, found[0])
 
 
 def _checked(text: str, source: str) -> Answer:

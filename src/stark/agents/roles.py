@@ -26,6 +26,7 @@ from stark.interfaces import Desk, Message, Reply, ReplyFault, ReplyForm, Ticket
 from stark.settings import Settings
 from stark.tree import Plan, Role
 
+WORDS_STAND = frozenset({None, ReplyFault.NO_CODE, ReplyFault.TRUNCATED})  # it was not the words that were at fault
 POINTLESS_TO_SEND_BACK = frozenset({ReplyFault.REFUSED, ReplyFault.PROMPT_TOO_LONG, ReplyFault.TOO_LARGE})
 
 
@@ -116,14 +117,20 @@ async def _converse(
         notes += [f"{role}: {note}" for note in reply.notes]
         answer = read(reply)
         wrong = (answer.detail,) if answer.fault else tuple(objections(answer))
-        if answer.source or answer.text or not (best.source or best.text):  # a worse second answer takes nothing away
-            best, still_wrong = answer, wrong
+        if answer.source or (not best.source and (answer.text or not best.text)):
+            best, still_wrong = _with_earlier_words(answer, best), wrong
         if not wrong or not chances_left or answer.fault in POINTLESS_TO_SEND_BACK:
             break
         notes.append(f"{role}: sent back: {' '.join(wrong)}")
         said = Message("assistant", (reply.arguments or reply.text).strip() or "(no answer)")
         messages = [*messages, said, team.prompts.send_back(wrong)]
     return best, still_wrong, tuple(notes)
+
+
+def _with_earlier_words(answer: Answer, earlier: Answer) -> Answer:
+    """An answer that was sent back and came with few words ("Here is the corrected file") keeps those it had."""
+    kept = earlier.fault in WORDS_STAND and 2 * len(answer.text) < len(earlier.text)
+    return replace(answer, text=earlier.text) if kept else answer
 
 
 def _kernel(role: Role, answer: Answer, notes: tuple[str, ...], made: Plan | None) -> Proposal:

@@ -16,7 +16,7 @@ class Window:
 
     The sources of the selected node and the root are always in the prompt, as latest attempt and as task. ``shown`` are
     the nodes whose observations are listed, in landing order: with ``cap_counts = "all"`` the draw may leave out even
-    the observations of those two.
+    the observations of those two, but never of what is to be repaired.
     """
 
     selected: Node
@@ -63,10 +63,14 @@ def _window(ticket: Ticket, settings: WindowSettings, role: str, candidates: Ite
         return bare_window(ticket)
     always = dict.fromkeys([ticket.parent.id, ticket.tree.root.id])
     others = dict.fromkeys(node.id for node in candidates if node.source is not None and node.id not in always)
-    kept = list(always) if settings.cap_counts == "others" else []
-    pool = list(others) if settings.cap_counts == "others" else [*always, *others]
-    if len(pool) > settings.cap:
-        pool = ticket.rng(f"{role}-window").sample(pool, settings.cap)
+    if settings.cap_counts == "others":
+        kept, pool, room = list(always), list(others), settings.cap
+    else:
+        kept = [ticket.parent.id] if role == "debug" and settings.cap else []
+        pool = [number for number in (*always, *others) if number not in kept]
+        room = settings.cap - len(kept)
+    if len(pool) > room:
+        pool = ticket.rng(f"{role}-window").sample(pool, room)
     return _shown(ticket, [*kept, *pool])
 
 

@@ -69,7 +69,8 @@ class Offer:
             return dataclasses.replace(
                 self, tool=False, notes=(*self.notes, "tool refused by the model; asked for text")
             )
-        if self.effort is not None and re.search(r"reasoning|thinking|effort", message):
+        about_length = "max_tokens" in message  # thinking needs room, which is the user's to give
+        if self.effort is not None and re.search(r"reasoning|thinking|effort", message) and not about_length:
             note = f"effort {self.effort} refused by the model; called without"
             return dataclasses.replace(self, effort=None, notes=(*self.notes, note))
         return None
@@ -111,7 +112,8 @@ class ProviderModel:
             reply: Reply = await retrying(self._ask, [_convert(message) for message in messages], form)
         except _FAULTS as error:
             if _is_too_long(error):
-                return Reply(finish=Finish.PROMPT_TOO_LONG, cost_usd=0.0, model=self._model.model_name)
+                said = (_message(error, self._key),)
+                return Reply(finish=Finish.PROMPT_TOO_LONG, cost_usd=0.0, model=self._model.model_name, notes=said)
             raise self._explain(error) from error
         return reply if reply.usage.total else self._counted_by_bytes(reply, messages)
 

@@ -82,7 +82,8 @@ def _times(tree: Tree, best: Node, final: Final | None) -> str:
 def write_training_data(path: Path, nodes: Sequence[Node], calls: Sequence[Call], role: Role) -> int:
     """One line per call: the conversation in chat format, and what became of the attempt it belongs to."""
     lines = [json.dumps(line, ensure_ascii=False) for line in _training_lines(nodes, calls, role)]
-    write_text(path, "".join(f"{line}\n" for line in lines))
+    text = "".join(f"{line}\n" for line in lines)
+    write_text(path, text.encode("utf-8", "replace").decode())  # a reply may hold half of a surrogate pair
     return len(lines)
 
 

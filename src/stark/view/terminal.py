@@ -255,7 +255,7 @@ def show_node(node: Node, parent: Node | None, calls: Sequence[Call]) -> None:
     console.print(_title(f"Node {node.id} by {node.role}" + (f", child of {parent.id}" if parent else "")))
     console.print(_verdict(node, None))
     for note in node.notes:
-        console.print(Text(f"note: {note}", "yellow"))
+        console.print(Text(plainly(f"note: {note}"), "yellow"))
     if node.same_as is not None:
         console.print(Text(f"Same source as node {node.same_as}; its report was taken over."))
     _show_facts(node.report)
@@ -263,7 +263,7 @@ def show_node(node: Node, parent: Node | None, calls: Sequence[Call]) -> None:
         _show_call(call)
     if node.plan is not None:
         grounded = "grounded" if node.plan.grounded else f"not grounded: {'; '.join(node.plan.violations)}"
-        console.print(_title(f"Plan ({grounded})"), Text(node.plan.advice))
+        console.print(_title(f"Plan ({grounded})"), Text(plainly(node.plan.advice)))
         if node.plan.scaffold:
             console.print(_title("Scaffold"), _code(node.plan.scaffold))
     if node.source is not None:
@@ -352,9 +352,9 @@ def _show_call(call: Call) -> None:
         ),
     )
     for message in call.messages:
-        console.print(Text(f"[{message.role}]", "bold dim"), Text(message.content, "dim"))
+        console.print(Text(f"[{message.role}]", "bold dim"), Text(plainly(message.content), "dim"))
     said = "\n".join(part for part in (call.reply.text, call.reply.arguments) if part)
-    console.print(Text("[reply]", "bold"), Text(said or "(empty)"))
+    console.print(Text("[reply]", "bold"), Text(plainly(said) or "(empty)"))
 
 
 def _verdict(node: Node, root_ms: float | None) -> Text:
@@ -369,7 +369,7 @@ def _headline(node: Node) -> Text:
     first = next((line.strip("# *") for line in node.plan.advice.splitlines() if line.strip("# *")), "")
     short = first if len(first) <= 72 else first[:71] + "…"
     verb = "repair of: " if node.role is Role.DEBUG else ""
-    return Text(f"  {verb}{short}", "dim")
+    return Text(plainly(f"  {verb}{short}"), "dim")
 
 
 def _name(number: int | None) -> str:

@@ -46,7 +46,9 @@ def created(name: str, args: list[Any]) -> Value:
 
 
 def constant(dotted: str) -> Any:
-    return getattr(math, dotted[5:]) if dotted in ("math.pi", "math.e", "math.inf") else Name(dotted)
+    module, _, name = dotted.rpartition(".")
+    known = module in ("math", "torch") and name in ("pi", "e", "inf", "tau") and dotted != "torch.tau"
+    return getattr(math, name) if known else Name(dotted)
 
 
 def imported(node: ast.Import | ast.ImportFrom) -> Iterator[tuple[str, Name]]:

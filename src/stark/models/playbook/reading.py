@@ -24,6 +24,14 @@ class Program:
 
 def read_task(source: str, resized: Mapping[int, int] | None = None) -> Program:
     """What the task's Model computes; of inputs whose first dimension is ``resized`` as if they had been given so."""
+    try:
+        return _read(source, resized or {})
+    except (TypeError, ValueError, LookupError, ArithmeticError, AttributeError, RecursionError) as error:
+        # a task may do with numbers whatever Python can
+        raise Unknown(f"what to make of it ({type(error).__name__}: {error})") from error
+
+
+def _read(source: str, resized: Mapping[int, int]) -> Program:
     reader = Interpreter(ast.parse(source))
     arguments = reader.call_function("get_init_inputs")
     model = reader.construct(reader.class_named("Model"), "self", list(arguments), {})
@@ -33,7 +41,7 @@ def read_task(source: str, resized: Mapping[int, int] | None = None) -> Program:
     names = reader.parameters(model)
     if len(names) != len(given):
         raise Unknown("a forward() that takes more or fewer arguments than get_inputs() gives")
-    shapes = [_resized(each.shape, resized or {}) for each in given]
+    shapes = [_resized(each.shape, resized) for each in given]
     inputs = tuple(Value("input", shape, text=name) for shape, name in zip(shapes, names, strict=True))
     result = reader.forward(model, inputs)
     outputs = tuple(result) if isinstance(result, tuple | list) else (result,)
