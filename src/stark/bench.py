@@ -308,10 +308,7 @@ class Bench:
 
     def _winner(self, cell: Cell) -> Node | None:
         """The kernel that a search reports."""
-        tree = Tree()
-        for node in self._store.nodes(cell.id):
-            tree.add(node)
-        return winner(tree, self._store.final(cell.id))
+        return winner(Tree(self._store.nodes(cell.id)), self._store.final(cell.id))
 
     def _has_answered(self, record: RunRecord) -> Callable[[Role], bool]:
         """Whether a role's model has answered anybody under the settings of a run: then what it refuses is a prompt."""

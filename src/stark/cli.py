@@ -22,6 +22,7 @@ import typer
 from stark import cli_bench, cli_evidence, cli_show
 from stark.cli_doctor import doctor
 from stark.cli_options import (
+    INTERRUPTED,
     AllowWeakSandbox,
     ApiKeyEnv,
     Assignments,
@@ -52,7 +53,7 @@ from stark.view import terminal
 from stark_worker.baselines import COMPILED
 from stark_worker.protocol import DeviceFacts
 
-NOT_IMPROVED, INTERRUPTED = 3, 130
+NOT_IMPROVED = 3
 BEST_FILE = "best.py"  # the best kernel, in its run's folder
 
 app = typer.Typer(

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from stark.cli_options import (
+    INTERRUPTED,
     AllowWeakSandbox,
     ApiKeyEnv,
     Assignments,
@@ -30,7 +31,6 @@ if TYPE_CHECKING:
     from stark.grid import Cell, GridFile, SettingsOf
     from stark.task import Task
 
-INTERRUPTED = 130
 
 Kernelbench = Annotated[Path | None, typer.Option("--kernelbench", metavar="DIR", help="A KernelBench checkout.")]
 Dataset = Annotated[Path | None, typer.Option("--dataset", metavar="DIR", help="A snapshot of its data set.")]

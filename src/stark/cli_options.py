@@ -9,6 +9,8 @@ import typer
 
 from stark_worker.protocol import Precision, Score, Target
 
+INTERRUPTED = 130  # the exit code of what Ctrl-C or SIGTERM has stopped
+
 TaskFile = Annotated[
     Path, typer.Argument(metavar="TASK.py", help="File with Model, get_inputs() and get_init_inputs().")
 ]
@@ -31,7 +33,9 @@ ApiKeyEnv = Annotated[
 ]
 PrecisionName = Annotated[Precision | None, typer.Option("--precision", help="Type of inputs and weights.")]
 ScoreName = Annotated[Score | None, typer.Option("--score", help="Which rules decide.")]
-TargetName = Annotated[Target | None, typer.Option("--target", help="Language of the kernels.")]
+TargetName = Annotated[
+    Target | None, typer.Option("--target", help="Language of the kernels; cpu where nothing is said.")
+]
 EvaluatorName = Annotated[
     str | None, typer.Option("--evaluator", help="local, folder, replay, or package.module:Class.")
 ]

@@ -104,9 +104,7 @@ class Run:
         self.record, self.store, self.policy, self.workflow = record, store, policy, workflow
         self.models, self.evaluator, self._listener = models, evaluator, listener
         self.settings = settings
-        self.tree = Tree()
-        for node in store.nodes(record.id):
-            self.tree.add(node)
+        self.tree = Tree(store.nodes(record.id))
         self._interrupted = deque(store.unfinished(record.id))
         self._resumed = {ticket.number for ticket in self._interrupted}
         for ticket in self._interrupted:

@@ -119,9 +119,11 @@ class _Log:
 class Tree:
     """The growing tree, or (by ``at``) a view of an earlier moment of it."""
 
-    def __init__(self) -> None:
+    def __init__(self, nodes: Iterable[Node] = ()) -> None:
         self._log = _Log()
         self._bound = sys.maxsize
+        for node in nodes:
+            self.add(node)
 
     def at(self, landed: int) -> Tree:
         """The tree as it was when that many nodes had landed."""

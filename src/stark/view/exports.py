@@ -25,7 +25,7 @@ from stark_worker import words
 
 def write_best(path: Path, record: RunRecord, nodes: Sequence[Node], final: Final | None) -> None:
     """The best candidate as a file of its own, under a comment that says where it comes from."""
-    tree = _tree(nodes)
+    tree = Tree(nodes)
     best = winner(tree, final)
     if best is None or best.source is None:
         raise UsageError("The run has no correct kernel to export.", "Give it more attempts with stark resume.")
@@ -40,7 +40,7 @@ def write_best(path: Path, record: RunRecord, nodes: Sequence[Node], final: Fina
 
 def bundle_of(record: RunRecord, nodes: Sequence[Node], final: Final | None, rules: EvaluationSettings) -> Bundle:
     """The evidence for a run's winner."""
-    best = winner(_tree(nodes), final)
+    best = winner(Tree(nodes), final)
     if final is None or best is None or best.source is None:
         raise UsageError(
             "The run has no winner that was judged anew, so there is no evidence.",
@@ -61,13 +61,6 @@ def write_bundle(path: Path, bundle: Bundle) -> str:
     data = pack(bundle)
     _write(path, data)
     return digest(data)
-
-
-def _tree(nodes: Sequence[Node]) -> Tree:
-    tree = Tree()
-    for node in nodes:
-        tree.add(node)
-    return tree
 
 
 def _times(tree: Tree, best: Node, final: Final | None) -> str:

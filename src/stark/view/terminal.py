@@ -213,9 +213,7 @@ def _fact(name: str, text: str) -> Text:
 
 def show_tree(record: RunRecord, nodes: Sequence[Node], final: Final | None = None) -> None:
     """The whole tree, one line per node, and what became of the winner."""
-    tree = Tree()
-    for node in nodes:
-        tree.add(node)
+    tree = Tree(nodes)
     if not tree:
         console.print(Text("The run has no node yet."))
         return
