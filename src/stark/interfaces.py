@@ -363,6 +363,9 @@ class Store(Protocol):
     def unfinished(self, run_id: str) -> list[TicketRecord]:
         """Attempts that began and never finished, lowest number first."""
 
+    def given_back(self, run_id: str) -> set[int]:
+        """Attempts of which a reservation was released: a call that was refused, or never answered."""
+
     def calls(self, run_id: str, number: int | None = None) -> list[Call]:
         """Journalled calls in order, of one attempt or of all."""
 

@@ -106,7 +106,7 @@ class Run:
         self.settings = settings
         self.tree = Tree(store.nodes(record.id))
         self._interrupted = deque(store.unfinished(record.id))
-        self._resumed = {ticket.number for ticket in self._interrupted}
+        self._refused = store.given_back(record.id)  # before, in one of these attempts
         for ticket in self._interrupted:
             self.tree.begin(ticket.number, ticket.parent_id)
         begun = [ticket.number for ticket in self._interrupted]
@@ -302,7 +302,7 @@ class Run:
         try:
             return await self.workflow.attempt(ticket, desk)
         except PromptRefused as refusal:
-            twice = ticket.number in self._resumed
+            twice = ticket.number in self._refused
             if desk.role is None or not (twice or self._has_answered(desk.role)):
                 raise
             log = f"The model refused the prompt{' twice' if twice else ''}: {refusal.message}"

@@ -198,13 +198,16 @@ class StoreConformance:
 
     def test_a_released_reservation_costs_nothing(self, begun):
         reservation = begun.reserve("run", 1, 0, Spend(1000, 4.0))
+        assert begun.given_back("run") == set()
         begun.release(reservation)
         assert begun.spent("run") == Spend()
+        assert begun.given_back("run") == {1}
 
     def test_an_unknown_price_counts_as_nothing(self, begun):
         free = replace(a_call(1).reply, cost_usd=None)
         begun.journal("run", begun.reserve("run", 1, 0, Spend(1000, 4.0)), a_call(1, reply=free))
         assert begun.spent("run") == Spend(120, 0.0)
+        assert begun.given_back("run") == set()
         assert begun.calls("run", 1)[0].reply.cost_usd is None
 
     def test_a_reservation_is_settled_once(self, begun):

@@ -340,6 +340,23 @@ def test_a_refused_prompt_stops_the_run_once_and_is_a_failed_attempt_after_a_res
     assert refused[0].report.outcome is Outcome.UNUSABLE_REPLY
 
 
+def test_a_prompt_of_an_attempt_that_was_killed_is_not_refused_twice_when_it_is_once(tmp_path):
+    class Killing(PretendModel):
+        async def reply(self, messages, form):
+            raise RuntimeError("killed")
+
+    class Prudish(PretendModel):
+        async def reply(self, messages, form):
+            raise PromptRefused("I do not like this prompt")
+
+    bench = Bench(tmp_path, ["budget.attempts=3"], models=dict.fromkeys(Role, Killing(RoleSettings())))
+    with pytest.raises(RuntimeError):
+        bench.optimize()
+    bench.models = dict.fromkeys(Role, Prudish(RoleSettings()))
+    with pytest.raises(PromptRefused):
+        bench.optimize()
+
+
 class Choosy(HashEvaluator):
     """Every candidate is faster than those before it, but only the first that has a final holds there. ``kills`` is
     the further final that is the end of all."""

@@ -161,6 +161,14 @@ class SqliteStore:
             self._key(run_id),
         )
 
+    def given_back(self, run_id: str) -> set[int]:
+        key = self._key(run_id)
+        query = (
+            "SELECT DISTINCT number FROM reservations "
+            "WHERE run = ? AND tokens = 0 AND id NOT IN (SELECT reservation FROM calls WHERE run = ?)"
+        )
+        return set(self._load(lambda row: int(row["number"]), query, key, key))
+
     def calls(self, run_id: str, number: int | None = None) -> list[Call]:
         key = self._key(run_id)
         if number is None:
