@@ -6,6 +6,7 @@ import asyncio
 import platform
 import secrets
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
@@ -14,7 +15,7 @@ from typing import Any
 
 from stark.agents.prompts import Prompts, Scene, load_templates
 from stark.agents.roles import Team
-from stark.config import change_settings, load_settings, merged, parse_assignment
+from stark.config import change_settings, load_settings, merged, parse_assignment, refuse_unknown
 from stark.errors import SettingsError, UsageError
 from stark.evaluation import open_evaluator
 from stark.evaluation.baselines import KeptBaselines
@@ -23,8 +24,9 @@ from stark.interfaces import STOPPED, ChatModel, Ending, Evaluator, Final, Liste
 from stark.method import TEAM_ROLES, build_policy, build_workflow, find_method
 from stark.models import is_provider, open_model, open_to_estimate
 from stark.run import Result, Run, eval_request
-from stark.settings import EvaluationSettings, PromptSettings, RoleSettings, Settings
-from stark.stored import existing_store, new_store, only_run, settings_of, stored_replies, stored_reports
+from stark.settings import EvaluationSettings, PromptSettings, Roles, RoleSettings, Settings
+from stark.store import open_store
+from stark.stored import new_store, only_run, settings_of, stored_replies, stored_reports
 from stark.task import Task, load_candidate, load_task
 from stark.tree import ROOT_ID, Role
 from stark.waiting import Stoppable, interruptible, run_sync
@@ -124,7 +126,7 @@ async def go_on(
     signals: bool = False,
 ) -> Result:
     """Take up the run of a folder again."""
-    with interruptible(signals) as running, existing_store(folder) as store:
+    with interruptible(signals) as running, closing(open_store(folder, write=True, create=False)) as store:
         record = only_run(store, folder)
         settings = changed(settings_of(record))
         check_prices(settings, open_models(settings))
@@ -139,24 +141,26 @@ async def go_on(
 def change(sets: Sequence[str] = (), options: Mapping[str, Any] | None = None) -> Callable[[Settings], Settings]:
     """A change of a stored run's settings, restricted to what does not make it another experiment."""
     layer = merged([*map(parse_assignment, sets), options or {}])
+    refuse_unknown(layer)
     for group in layer:
         if group not in MAY_CHANGE_ON_RESUME:
             raise SettingsError(
                 f"A run that has begun keeps its setting {group}.",
                 f"Only {', '.join(MAY_CHANGE_ON_RESUME)} may change; start a new run for anything else.",
             )
-    return lambda settings: change_settings(settings, [_for_each_role(layer)])
+    return lambda settings: change_settings(settings, [_for_each_role(layer, settings.roles)])
 
 
-def _for_each_role(layer: Mapping[str, Any]) -> dict[str, Any]:
-    """What is said of all roles, said of each: the roles of a stored run have their own values already. As in a new
-    run, another model has neither the address nor the key of the one before it."""
+def _for_each_role(layer: Mapping[str, Any], before: Roles) -> dict[str, Any]:
+    """What is said of all roles, said of each: the roles of a stored run have their own values already. Another model
+    has neither the address nor the key of the one before it."""
     roles = layer.get("roles", {})
     shared = {name: roles[name] for name in ("model", "base_url", "api_key_env", "temperature") if name in roles}
     each: dict[str, Any] = {}
     for role in (*TEAM_ROLES, Role.SOLO):
         said = {**shared, **roles.get(role.value, {})}
-        each[role.value] = {"base_url": None, "api_key_env": None, **said} if "model" in said else said
+        same = said.get("model") in (None, getattr(before, role).model)
+        each[role.value] = said if same else {"base_url": None, "api_key_env": None, **said}
     return {**layer, "roles": {**roles, **each}}
 
 

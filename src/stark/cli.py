@@ -14,6 +14,7 @@ import io
 import logging
 import os
 import sys
+from contextlib import closing
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -138,13 +139,14 @@ def resume(
 ) -> None:
     """Go on with a run that was stopped or killed, or extend a finished one."""
     from stark.api import change, go_on
-    from stark.stored import existing_store, only_run
+    from stark.store import open_store
+    from stark.stored import only_run
 
     roles = {"model": model, "base_url": base_url, "api_key_env": api_key_env}
     options = {**limits(attempts, tokens, usd, minutes), "jobs": jobs, "roles": roles}
     changed = change(sets or [], given(options))
     progress = terminal.Progress()
-    with existing_store(folder) as store:
+    with closing(open_store(folder, write=True, create=False)) as store:
         record = only_run(store, folder)
         nodes = store.nodes(record.id)
     progress.learn(nodes)

@@ -24,7 +24,7 @@ def load_settings(
 ) -> Settings:
     """The effective settings of a run, with what is left to the method filled in."""
     layers = [read_file(file) if file else {}, *map(parse_assignment, sets), options or {}]
-    layers += map(parse_assignment, switch)
+    layers.append(_with_own_address(merged([*map(parse_assignment, switch)])))
     return change_settings(Settings(), layers)
 
 
@@ -42,6 +42,14 @@ def change_settings(settings: Settings, layers: Sequence[Tree]) -> Settings:
             f"The setting {key} cannot be {first['input']!r}: {first['msg'].lower()}.",
             f"Its meaning: {meaning(key)}" if key in known_keys() else "",
         ) from error
+
+
+def _with_own_address(switch: Tree) -> Tree:
+    """Another model for all roles has neither the address nor the key of the one it takes the place of."""
+    roles = switch.get("roles")
+    if not isinstance(roles, Mapping) or "model" not in roles:
+        return switch
+    return {**switch, "roles": {"base_url": None, "api_key_env": None, **roles}}
 
 
 def merged(layers: Sequence[Tree]) -> dict[str, Any]:

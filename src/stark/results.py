@@ -62,8 +62,9 @@ class RunResult:
 
     @property
     def complete(self) -> bool:
-        """Whether it counts: it used its budget up, whichever limit that was. A single run has no noted ending; one of
-        a benchmark without was killed, and one that ended with fewer attempts than it has now is being extended."""
+        """Whether it counts: it used its budget up, whichever limit that was. A single run of an earlier version has no
+        noted ending; one of a benchmark without was killed, and one that ended with fewer attempts than it has now is
+        being extended."""
         if self.metrics is None or (self.ending is None and self.benched):
             return False
         reason = self.ending.reason if self.ending else DONE

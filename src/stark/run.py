@@ -106,7 +106,7 @@ class Run:
         self.settings = settings
         self.tree = Tree(store.nodes(record.id))
         self._interrupted = deque(store.unfinished(record.id))
-        self._refused = store.given_back(record.id)  # before, in one of these attempts
+        self._failed_before = store.given_back(record.id)
         for ticket in self._interrupted:
             self.tree.begin(ticket.number, ticket.parent_id)
         begun = [ticket.number for ticket in self._interrupted]
@@ -185,11 +185,10 @@ class Run:
         finally:
             await _cancel(flying)
             self._clock()
-        if self._begun >= self.settings.budget.attempts:
-            self._end = self._end or DONE  # a stop from here on ends nothing early
+        if self._end in (None, STOPPED) and len(attempts_of(self.tree)) >= self.settings.budget.attempts:
+            self._end = DONE  # whoever stops it now, or did so when the last were in flight, ends nothing early
         if self._is_final():
             await self._hold_finals()
-            self._clock()
         return self._finish()
 
     def stop(self) -> None:
@@ -295,17 +294,17 @@ class Run:
             self._fault = self._fault or fault
 
     async def _attempt(self, ticket: Ticket) -> Attempt:
-        """One attempt. A prompt that is refused stops the run once, so that somebody looks; when it is refused again
-        after a resume, it is an unusable reply, or no resume would ever get past it. So it is at once in a benchmark
-        where the model has answered others: then nobody need look."""
+        """One attempt. A prompt that is refused stops the run once, so that somebody looks; when it is refused after a
+        resume, and a call of the attempt had failed before, it is an unusable reply, or no resume would ever get past
+        it. So it is at once in a benchmark where the model has answered others: then nobody need look."""
         desk = self.desk(ticket)
         try:
             return await self.workflow.attempt(ticket, desk)
         except PromptRefused as refusal:
-            twice = ticket.number in self._refused
-            if desk.role is None or not (twice or self._has_answered(desk.role)):
+            again = ticket.number in self._failed_before
+            if desk.role is None or not (again or self._has_answered(desk.role)):
                 raise
-            log = f"The model refused the prompt{' twice' if twice else ''}: {refusal.message}"
+            log = f"The model refused the prompt{', as a call failed before' if again else ''}: {refusal.message}"
             return Attempt(desk.role, None, EvalReport(Outcome.UNUSABLE_REPLY, log=log), notes=(refusal.message,))
 
     def _may_ask(self, flying: int) -> bool:

@@ -12,7 +12,7 @@ from pydantic import ValidationError
 from stark.errors import StoreError, StoreTooNew, UsageError
 from stark.interfaces import Reply, RunRecord, Store
 from stark.settings import Settings
-from stark.store import check_presence, open_store
+from stark.store import open_store
 from stark.tree import ROOT_ID, Role
 from stark_worker.protocol import DeviceFacts, EvalReport, Score, Timing
 
@@ -30,14 +30,6 @@ def only_run(store: Store, folder: Path) -> RunRecord:
             "Read it with stark report; go on with it by the stark bench command that began it.",
         )
     return runs[0]
-
-
-@contextmanager
-def existing_store(folder: Path) -> Iterator[Store]:
-    """The store of a folder that has one, to be written to: an older one is brought up to date."""
-    check_presence(folder)
-    with closing(open_store(folder, write=True)) as store:
-        yield store
 
 
 def settings_of(record: RunRecord) -> Settings:

@@ -14,7 +14,7 @@ from pretend import TASK
 from stark.api import change, go_on, prepare, start
 from stark.cli import app
 from stark.config import load_settings
-from stark.errors import StoreError
+from stark.errors import SettingsError, StoreError
 from stark.results import read_results
 from stark.store import open_store, schema
 
@@ -61,6 +61,14 @@ def test_ctrl_c_during_the_final_lets_it_end_and_the_run_is_complete(task, tmp_p
     assert found.complete
 
 
+def test_ctrl_c_while_the_last_attempt_is_in_flight_leaves_a_complete_run(task, tmp_path, press):
+    press("ModelNew")
+    settings = load_settings(None, ["budget.attempts=1"], options("InterruptedEvaluator") | {"budget": {}})
+    result = asyncio.run(start(prepare(task, settings, tmp_path / "run"), signals=True))
+    assert (result.attempts, result.reason, result.stopped) == (1, "attempts", True)
+    assert read_results(tmp_path / "run")[0].complete
+
+
 @pytest.mark.parametrize("attempts", [4, 5])
 def test_a_refuted_winner_is_not_left_behind_as_the_best(task, tmp_path, attempts):
     """It was written when a final was cut short; now the finals say that nothing holds."""
@@ -102,12 +110,19 @@ def test_a_run_of_an_earlier_version_is_brought_up_to_date_and_goes_on(task, tmp
         ({"roles": {"plan": {"model": "anthropic:claude-sonnet-4-6"}}}, None, None),
         ({"roles": {"model": "other", "base_url": "http://there/v1"}}, "http://there/v1", None),
         ({"roles": {"api_key_env": "MINE"}}, "http://localhost:8000/v1", "MINE"),
+        ({"roles": {"model": "qwen"}}, "http://localhost:8000/v1", "WORK_KEY"),
     ],
 )
 def test_another_model_gets_neither_address_nor_key_of_the_one_before_it(said, base_url, key):
     before = {"model": "qwen", "base_url": "http://localhost:8000/v1", "api_key_env": "WORK_KEY"}
     after = change([], said)(load_settings(None, [], {"roles": before}))
     assert (after.roles.plan.base_url, after.roles.plan.api_key_env) == (base_url, key)
+
+
+@pytest.mark.parametrize("words", ["roles.plan=foo", "roles=foo", "roles.solo=3"])
+def test_what_is_no_setting_is_told_as_such(words):
+    with pytest.raises(SettingsError, match="There is no setting roles"):
+        change([words])
 
 
 def test_what_is_set_one_by_one_is_one_change():
@@ -120,3 +135,5 @@ def test_a_run_that_is_not_there_is_not_made(tmp_path):
     with pytest.raises(StoreError, match="There is no run"):
         asyncio.run(go_on(tmp_path / "nowhere"))
     assert not (tmp_path / "nowhere").exists()
+    with pytest.raises(StoreError):
+        asyncio.run(go_on(tmp_path / ("x" * 300)))

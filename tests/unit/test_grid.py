@@ -73,6 +73,20 @@ def test_a_switch_prevails_over_the_command_line():
     assert switched.settings.roles.plan.model == switched.settings.roles.code.model == "pretend:Other"
 
 
+@pytest.mark.parametrize(
+    ("switch", "base_url", "key"),
+    [
+        ("roles.model=openai:gpt-5", None, None),
+        ("roles.model=other,roles.base_url=http://there/v1", "http://there/v1", None),
+        ("roles.temperature=0.5", "http://here/v1", "MINE"),
+    ],
+)
+def test_another_model_of_a_switch_is_not_asked_for_at_the_address_of_the_first(switch, base_url, key):
+    here = {"model": "qwen", "base_url": "http://here/v1", "api_key_env": "MINE"}
+    switched = make_grid(TASKS[:1], ["stark"], [switch], 1, settings_maker(None, [], {"roles": here}))[1]
+    assert (switched.settings.roles.plan.base_url, switched.settings.roles.plan.api_key_env) == (base_url, key)
+
+
 def test_baselines_are_measured_once_per_task_and_score():
     cells = with_baselines(make_grid(TASKS, ["stark", "sampling"], [], 1, settings_maker(None, [], {})), True)
     kinds = [cell.kind for cell in cells[:4]]

@@ -73,6 +73,9 @@ def bad(name: str, fault: ReplyFault, text: str = "", calls: tuple[str, ...] = (
 
 SUBMITTED = json.dumps({"name": "submit", "arguments": {"explanation": "", "source": KERNEL}})
 
+TAGGED = KERNEL.replace("pass", "pass  # strips </think> from a text")
+TAGGED_FENCED = FENCED.replace(KERNEL, TAGGED)
+
 KERNELS = [
     good("one fenced block", FENCED, prose="Tiled it."),
     good("a fence without a language", f"```\n{KERNEL}```"),
@@ -107,6 +110,8 @@ KERNELS = [
         "thinking whose opening tag the server left out", f"```\n{OTHER}```\nNo.</think>\n{FENCED}", prose="Tiled it."
     ),
     good("thinking in its tags", f"<think>\n```\n{OTHER}```\n</think>\n{FENCED}", prose="Tiled it."),
+    good("a tag after the answer", f"{FENCED}</think>\n"),
+    Case("a tag in the source", TAGGED_FENCED, source=TAGGED),
     good("a call written out", call(explanation="Tiled it.", source=KERNEL)[0], prose="Tiled it."),
     good("a call written out in a fence", f"```json\n{SUBMITTED}\n```"),
     good("a call in a template's tags", f"<tool_call>\n{SUBMITTED}\n</tool_call>"),
@@ -226,6 +231,13 @@ CASES = KERNELS + PLANS
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
 def test_a_reply_is_read_as_the_table_says(case):
     case.check(case.read(case.reply()))
+
+
+def test_thinking_that_never_ends_is_no_answer_but_may_hold_one_where_nothing_follows():
+    """Not in the table: some clients take such tags away themselves."""
+    assert read_kernel(Reply(text=f"<think>\n{FENCED}")).fault is ReplyFault.EMPTY
+    assert read_plan(Reply(text="<think>Hm\n```\nx", finish=Finish.TRUNCATED), PLAN_FORM).text == ""
+    assert read_kernel(Reply(text=f"<think>\n{FENCED}</think>\n")).source == KERNEL
 
 
 def test_the_table_names_every_fault_and_no_case_twice():

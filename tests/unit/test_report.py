@@ -492,7 +492,7 @@ def test_time_is_in_hours_in_every_form():
     (table,) = (table for table in tables([a_result(1, evaluation_s=7200.0)]) if table.name == "time")
     assert table.records()[0]["hours evaluating"] == 2.0
     assert "2.00" in table.texts()[0]
-    assert rows_of([a_result(1, wall_s=0.0)], "time")[0]["hours from start to end"] is None, "nobody has looked"
+    assert rows_of([a_result(1, wall_s=0.0)], "time")[0]["hours searching"] is None, "nobody has looked"
 
 
 def test_text_that_would_break_a_table_is_escaped():

@@ -335,7 +335,7 @@ def test_a_refused_prompt_stops_the_run_once_and_is_a_failed_attempt_after_a_res
         bench.optimize()
     _, nodes, _ = bench.optimize()
     assert len(nodes) == 4
-    refused = [node for node in nodes if "refused the prompt twice" in node.report.log]
+    refused = [node for node in nodes if "refused the prompt, as a call failed before" in node.report.log]
     assert len(refused) == 1
     assert refused[0].report.outcome is Outcome.UNUSABLE_REPLY
 
@@ -355,6 +355,8 @@ def test_a_prompt_of_an_attempt_that_was_killed_is_not_refused_twice_when_it_is_
     bench.models = dict.fromkeys(Role, Prudish(RoleSettings()))
     with pytest.raises(PromptRefused):
         bench.optimize()
+    with bench.run() as run:
+        assert len(run.tree) == 1, "no attempt was spent on it"
 
 
 class Choosy(HashEvaluator):
@@ -438,6 +440,26 @@ class Terse(Fading):
             return await super().reply(messages, form)
         reply = await PretendModel.reply(self, messages, form)
         return replace(reply, text="Fixed:" + reply.text[reply.text.index("\n```") :])
+
+
+class Reconsidering(Terse):
+    """Its second answer is another idea, in fewer words."""
+
+    async def reply(self, messages, form):
+        reply = await super().reply(messages, form)
+        if len(messages) == 2:
+            return replace(reply, text=reply.text.replace("Change the last line", "Change all of it. " * 40))
+        other = (
+            "Change the last line after all, in one pass over the data, and leave the rest as it is: less may go wrong."
+        )
+        return replace(reply, text=reply.text.replace("Fixed:", other))
+
+
+def test_advice_that_comes_with_its_scaffold_takes_the_place_of_longer_advice(tmp_path):
+    coder = PretendModel(RoleSettings())
+    models = {Role.PLAN: Reconsidering(RoleSettings()), Role.CODE: coder, Role.DEBUG: coder}
+    _, nodes, _ = Bench(tmp_path, ["budget.attempts=1"], models=models).optimize()
+    assert nodes[1].plan.advice.startswith("Change the last line after all")
 
 
 def test_advice_stands_where_only_the_scaffold_comes_again(tmp_path):

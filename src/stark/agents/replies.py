@@ -10,7 +10,6 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
-from stark.agents.sources import MARKER
 from stark.interfaces import Finish, Reply, ReplyFault, ReplyForm
 
 LARGEST_REPLY = 1 << 20  # characters of text and arguments together
@@ -36,7 +35,8 @@ SOLO_FORM = ReplyForm(name="solo", description="Hand in the kernel.", fields=_KE
 # No regular expression here can look at a character more than a few times, so a hostile reply costs no more than any.
 _FENCE = re.compile("[ \u200b\ufeff]{0,3}(`{3,}|~{3,})([^\n]*)")
 _MODEL_NEW = re.compile(r"^[ \t]*class[ \t]+ModelNew\b", re.MULTILINE)
-_THOUGHT = "</think>"  # some servers leave what a model thinks aloud in its text, with or without the tag that opens it
+_MARKER = re.compile(r"<<<[ \t]*IMPROVE", re.IGNORECASE)
+_THINKING, _THOUGHT = "<think>", "</think>"  # some servers leave what a model thinks in its text, or only the last tag
 _UNPRINTABLE = re.compile("[\0\ud800-\udfff]")
 
 _BY_FINISH = {
@@ -141,7 +141,12 @@ def _fault_at_first_sight(reply: Reply) -> Answer | None:
 
 
 def _without_thoughts(reply: Reply) -> Reply:
-    return replace(reply, text=reply.text.rpartition(_THOUGHT)[2])
+    """What follows the thoughts; nothing where they never end. A tag inside of code is none."""
+    thoughts, tag, rest = reply.text.rpartition(_THOUGHT)
+    in_code = all(_take_apart(part).open_block is not None for part in (thoughts, rest))
+    if tag and rest.strip() and not in_code:
+        return replace(reply, text=rest)
+    return replace(reply, text="") if not tag and reply.text.lstrip().startswith(_THINKING) else reply
 
 
 # -- the structured answer ------------------------------------------------------------------------------------------
@@ -233,10 +238,10 @@ def _pick_kernel(page: _Page, explanation: str | None = None) -> Answer:
 def _pick_scaffold(page: _Page, advice: str | None = None) -> Answer:
     text = page.prose if advice is None else advice
     distinct = list(dict.fromkeys(block for block in page.blocks if block.strip()))
-    found = [block for block in distinct if MARKER.search(block)] or distinct
+    found = [block for block in distinct if _MARKER.search(block)] or distinct
     if len(found) > 1:
         return Answer(text, None, ReplyFault.TWO_ANSWERS, "The reply holds several different scaffolds; give one.")
-    if page.open_block is not None and (not found or MARKER.search(page.open_block)):
+    if page.open_block is not None and (not found or _MARKER.search(page.open_block)):
         return Answer(text, None, ReplyFault.TRUNCATED, _CUT_OFF)
     if not found:
         return Answer(text, None, ReplyFault.NO_CODE, "The reply holds no code block with the marked source.")

@@ -26,7 +26,7 @@ from stark.interfaces import Desk, Message, Reply, ReplyFault, ReplyForm, Ticket
 from stark.settings import Settings
 from stark.tree import Plan, Role
 
-WORDS_STAND = frozenset({None, ReplyFault.NO_CODE, ReplyFault.TRUNCATED})  # it was not the words that were at fault
+FEW_WORDS = 80  # characters; no advice is as short
 POINTLESS_TO_SEND_BACK = frozenset({ReplyFault.REFUSED, ReplyFault.PROMPT_TOO_LONG, ReplyFault.TOO_LARGE})
 
 
@@ -128,8 +128,9 @@ async def _converse(
 
 
 def _with_earlier_words(answer: Answer, earlier: Answer) -> Answer:
-    """An answer that was sent back and came with few words ("Here is the corrected file") keeps those it had."""
-    kept = earlier.fault in WORDS_STAND and 2 * len(answer.text) < len(earlier.text)
+    """An answer of which only the scaffold was sent back, and which comes again with no advice ("Here is the corrected
+    file:"), keeps what it had."""
+    kept = earlier.source is not None and len(answer.text) < min(FEW_WORDS, len(earlier.text))
     return replace(answer, text=earlier.text) if kept else answer
 
 

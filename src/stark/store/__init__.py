@@ -6,8 +6,8 @@ still holds.
 
 from __future__ import annotations
 
-from stark.store.opening import check_presence, open_store
+from stark.store.opening import open_store
 from stark.store.salvage import salvage
 from stark.store.sqlite import SqliteStore
 
-__all__ = ["SqliteStore", "check_presence", "open_store", "salvage"]
+__all__ = ["SqliteStore", "open_store", "salvage"]

@@ -17,9 +17,12 @@ DRAFT_NAME = "stark.new"
 SMALLEST_PAGE = 512  # SQLite takes a shorter file for a new one, and deletes its -wal
 
 
-def open_store(folder: Path, write: bool) -> SqliteStore:
-    """The store of a run folder. To write creates what is missing and takes the lock; to read creates nothing."""
+def open_store(folder: Path, write: bool, create: bool = True) -> SqliteStore:
+    """The store of a run folder. To write creates what is missing, unless it has to be there, brings an older one up
+    to date and takes the lock; to read changes nothing."""
     with plainly(folder):
+        if write and not create:
+            check_presence(folder)
         return _open_to_write(folder) if write else _open_to_read(folder)
 
 

@@ -111,7 +111,7 @@ def time_table(groups: Sequence[Group]) -> Table:
         "runs": "count",
         "hours evaluating": "hours",
         "hours waiting for models": "hours",
-        "hours from start to end": "hours",
+        "hours searching": "hours",
     }
     rows = [
         (

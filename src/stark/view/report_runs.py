@@ -13,7 +13,7 @@ from stark.view.tables import Table
 
 FIRST = {"task": "text", "score": "text", "method": "text", "seed": "count", "kind": "text", "ended": "text"}
 FIGURES = {"attempts": "count", "compiled": "count", "correct": "count", "reference ms": "number", "best ms": "number"}
-TIMES = {"hours evaluating": "hours", "hours from start to end": "hours"}
+TIMES = {"hours evaluating": "hours", "hours searching": "hours"}
 SPENT = {"calls": "count", "tokens in": "count", "tokens out": "count", "money": "money, if any"}
 
 
