@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import signal
 from contextlib import closing
 from pathlib import Path
 
@@ -32,7 +33,9 @@ def press(tmp_path, monkeypatch):
     """Ctrl-C while the next thing of a kind is judged: ``Model``, ``ModelNew`` or ``final``."""
     order = tmp_path / "order"
     monkeypatch.setenv("CTRL_C", str(order))
-    return order.write_text
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)  # which whoever started us may have ignored
+    yield order.write_text
+    signal.signal(signal.SIGINT, before)
 
 
 def options(evaluator: str):
