@@ -15,7 +15,7 @@ from typing import Any
 
 from stark.agents.prompts import Prompts, Scene, load_templates
 from stark.agents.roles import Team
-from stark.config import change_settings, load_settings, merged, parse_assignment, refuse_unknown
+from stark.config import change_settings, load_settings, merged, of_another_model, parse_assignment, refuse_unknown
 from stark.errors import SettingsError, UsageError
 from stark.evaluation import open_evaluator
 from stark.evaluation.baselines import KeptBaselines
@@ -152,15 +152,14 @@ def change(sets: Sequence[str] = (), options: Mapping[str, Any] | None = None) -
 
 
 def _for_each_role(layer: Mapping[str, Any], before: Roles) -> dict[str, Any]:
-    """What is said of all roles, said of each: the roles of a stored run have their own values already. Another model
-    has neither the address nor the key of the one before it."""
+    """What is said of all roles, said of each: the roles of a stored run have their own values already."""
     roles = layer.get("roles", {})
     shared = {name: roles[name] for name in ("model", "base_url", "api_key_env", "temperature") if name in roles}
     each: dict[str, Any] = {}
     for role in (*TEAM_ROLES, Role.SOLO):
         said = {**shared, **roles.get(role.value, {})}
         same = said.get("model") in (None, getattr(before, role).model)
-        each[role.value] = said if same else {"base_url": None, "api_key_env": None, **said}
+        each[role.value] = said if same else of_another_model(said)
     return {**layer, "roles": {**roles, **each}}
 
 

@@ -45,11 +45,16 @@ def change_settings(settings: Settings, layers: Sequence[Tree]) -> Settings:
 
 
 def _with_own_address(switch: Tree) -> Tree:
-    """Another model for all roles has neither the address nor the key of the one it takes the place of."""
+    """What makes a variant, which may be another model for all roles."""
     roles = switch.get("roles")
     if not isinstance(roles, Mapping) or "model" not in roles:
         return switch
-    return {**switch, "roles": {"base_url": None, "api_key_env": None, **roles}}
+    return {**switch, "roles": of_another_model(roles)}
+
+
+def of_another_model(said: Tree) -> dict[str, Any]:
+    """What is said of a model that takes the place of one: it has neither the address nor the key of that."""
+    return {"base_url": None, "api_key_env": None, **said}
 
 
 def merged(layers: Sequence[Tree]) -> dict[str, Any]:

@@ -102,9 +102,12 @@ def _references(cells: Sequence[Cell]) -> int:
 
 def _alone_s(cell: Cell, calls: int, pace: Pace) -> float:
     """How long a search takes that never waits for the lane: its attempts follow each other, or are `jobs` at once."""
-    evaluations_s = cell.settings.budget.attempts * pace.evaluation
-    attempts_s = (calls * pace.call + evaluations_s) / cell.settings.jobs
-    return attempts_s + _lane_s(cell, pace) - evaluations_s + _build_s(cell, pace)
+    attempts_s = calls * pace.call + cell.settings.budget.attempts * pace.evaluation
+    return attempts_s / cell.settings.jobs + _final_s(cell, pace) + _build_s(cell, pace)
+
+
+def _final_s(cell: Cell, pace: Pace) -> float:
+    return pace.final if cell.settings.evaluation.final else 0.0
 
 
 def _build_s(cell: Cell, pace: Pace) -> float:
@@ -113,11 +116,10 @@ def _build_s(cell: Cell, pace: Pace) -> float:
 
 def _lane_s(cell: Cell, pace: Pace) -> float:
     """How long a cell has the lane, beside the reference of its task."""
-    final = cell.settings.evaluation.final
     if cell.kind is Kind.SEARCH:
-        return cell.settings.budget.attempts * pace.evaluation + (pace.final if final else 0.0)
+        return cell.settings.budget.attempts * pace.evaluation + _final_s(cell, pace)
     if cell.kind is Kind.BASELINES:
         return sum(pace.compiled if given.label == COMPILED else pace.tuned for given in cell.given)
-    if cell.kind is Kind.RESCORED and final:  # the final has judged the winner by either score
+    if cell.kind is Kind.RESCORED and cell.settings.evaluation.final:  # the final has judged the winner by either score
         return 0.0
     return len(cell.given) * pace.evaluation

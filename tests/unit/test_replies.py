@@ -71,6 +71,10 @@ def bad(name: str, fault: ReplyFault, text: str = "", calls: tuple[str, ...] = (
     return Case(name, text, calls, fault=fault)
 
 
+def plan_cut_off(name: str, text: str, prose: str) -> Case:
+    return Case(name, text, (), Finish.TRUNCATED, ReplyFault.TRUNCATED, prose=prose, form=PLAN_FORM)
+
+
 SUBMITTED = json.dumps({"name": "submit", "arguments": {"explanation": "", "source": KERNEL}})
 
 TAGGED = KERNEL.replace("pass", "pass  # strips </think> from a text")
@@ -183,22 +187,8 @@ PLANS = [
         source=SCAFFOLD.replace("<<<IMPROVE BEGIN>>>", "<<< Improve begin >>>"),
         form=PLAN_FORM,
     ),
-    Case(
-        "no more tokens for the scaffold",
-        "Tile.\n```\nimport",
-        finish=Finish.TRUNCATED,
-        fault=ReplyFault.TRUNCATED,
-        prose="Tile.",
-        form=PLAN_FORM,
-    ),
-    Case(
-        "no more tokens for the advice",
-        "Tile the",
-        finish=Finish.TRUNCATED,
-        fault=ReplyFault.TRUNCATED,
-        prose="",
-        form=PLAN_FORM,
-    ),
+    plan_cut_off("no more tokens for the scaffold", "Tile.\n```\nimport", prose="Tile."),
+    plan_cut_off("no more tokens for the advice", "Tile the", prose=""),
     Case(
         "a plan written out", call(advice="Tile.", scaffold=SCAFFOLD)[0], source=SCAFFOLD, prose="Tile.", form=PLAN_FORM
     ),

@@ -143,10 +143,10 @@ def _fault_at_first_sight(reply: Reply) -> Answer | None:
 def _without_thoughts(reply: Reply) -> Reply:
     """What follows the thoughts; nothing where they never end. A tag inside of code is none."""
     thoughts, tag, rest = reply.text.rpartition(_THOUGHT)
+    if not tag:
+        return replace(reply, text="") if reply.text.lstrip().startswith(_THINKING) else reply
     in_code = all(_take_apart(part).open_block is not None for part in (thoughts, rest))
-    if tag and rest.strip() and not in_code:
-        return replace(reply, text=rest)
-    return replace(reply, text="") if not tag and reply.text.lstrip().startswith(_THINKING) else reply
+    return replace(reply, text=rest) if rest.strip() and not in_code else reply
 
 
 # -- the structured answer ------------------------------------------------------------------------------------------

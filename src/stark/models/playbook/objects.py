@@ -45,10 +45,11 @@ def created(name: str, args: list[Any]) -> Value:
     return Value("created", tuple(sizes))
 
 
+_NUMBERS = frozenset({"math.pi", "math.e", "math.inf", "math.tau", "torch.pi", "torch.e", "torch.inf"})
+
+
 def constant(dotted: str) -> Any:
-    module, _, name = dotted.rpartition(".")
-    known = module in ("math", "torch") and name in ("pi", "e", "inf", "tau") and dotted != "torch.tau"
-    return getattr(math, name) if known else Name(dotted)
+    return getattr(math, dotted.partition(".")[2]) if dotted in _NUMBERS else Name(dotted)
 
 
 def imported(node: ast.Import | ast.ImportFrom) -> Iterator[tuple[str, Name]]:
