@@ -34,9 +34,14 @@ async def measured(judge: Judge, request: EvalRequest, names: Sequence[str]) -> 
         yield name, await judge_patiently(judge, replace(patient, candidate_source=source, entry=entry))
 
 
+# The processes in which torch compiles take torch's own ptxas, where it has one. Who asked them takes Triton's, finds
+# nothing of what they compiled and compiles all of it again, one kernel after the other; here it does as they do.
 _COMPILED = """
 
 import torch as _torch
+from torch._inductor.runtime import compile_tasks as _compile_tasks
+
+getattr(_compile_tasks, "_set_triton_ptxas_path", int)()
 
 
 class ModelNew(Model):

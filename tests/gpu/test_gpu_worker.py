@@ -324,14 +324,42 @@ def test_right_kernels_are_ok_whatever_they_are_written_in(judge, language, task
     assert report.checks["isolation"].partition(":")[0] in ("strong", "standard")
 
 
+WAITED = "\nimport torch._inductor.async_compile as pool\n\npool.AsyncCompile.wait_pool_ready()\n"
+COMPILED_ONCE = """
+import json, os, pathlib
+
+class Looking(ModelNew):
+    looked = False
+
+    def forward(self, x):
+        out = super().forward(x)
+        if not self.looked:
+            self.looked = True
+            folder = pathlib.Path(os.environ["TRITON_CACHE_DIR"])
+            facts = [(file, json.loads(file.with_suffix(".json").read_text())) for file in folder.rglob("*.ttir")]
+            found = [(file.read_text(), fact["num_warps"], fact["num_stages"]) for file, fact in facts]
+            if len(found) < 5 or len(set(found)) < len(found):
+                raise RuntimeError(f"{len(found)} kernels were compiled, {len(set(found))} of them different")
+        return out
+"""
+
+
 @pytest.mark.parametrize("baseline", MODES)
 def test_torch_compile_is_judged_as_any_candidate(judge, baseline):
     """Also where it has had the time to start processes that compile for it: confined as they are, they have no GPU."""
     source, entry = baseline_source(SMALL, baseline)
-    source += "\nimport torch._inductor.async_compile as pool\n\npool.AsyncCompile.wait_pool_ready()\n"
-    report = judge(SMALL, source, Target.CUDA, entry, replace(LIMITS, run_s=DEADLINE_S))
+    report = judge(SMALL, source + WAITED, Target.CUDA, entry, replace(LIMITS, run_s=DEADLINE_S))
     assert report.outcome is Outcome.OK, report.log
     assert report.timing
+
+
+def test_what_max_autotune_had_compiled_for_it_is_not_compiled_again(judge):
+    """Torch's processes may have another ptxas than Triton, and a kernel is found again only by the same one."""
+    product = SMALL.replace("torch.relu(x * 2.0 + self.bias)", "x @ (x.T @ (x + self.bias))")
+    source, _ = baseline_source(product, "torch.compile max-autotune")
+    limits = replace(LIMITS, run_s=DEADLINE_S)
+    report = judge(product, source + WAITED + COMPILED_ONCE, Target.CUDA, "Looking", limits)
+    assert report.outcome is Outcome.OK, report.log
 
 
 @pytest.mark.parametrize(
