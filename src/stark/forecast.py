@@ -34,8 +34,8 @@ class Pace:
 # GPU: means of what was measured on an H200 (evaluator-nvidia-h200, baselines-gpu and build-nvidia-h200 in
 # benchmarks/results). CPU: the build was measured (build-cpu), the rest is guessed.
 PACES = {
-    Target.CUDA: Pace(evaluation=4.0, compiled=14.0, tuned=43.0, stock_build=60.0),
-    Target.TRITON: Pace(evaluation=4.0, compiled=14.0, tuned=43.0, stock_build=0.0),
+    Target.CUDA: Pace(evaluation=4.0, compiled=14.0, tuned=46.0, stock_build=60.0),
+    Target.TRITON: Pace(evaluation=4.0, compiled=14.0, tuned=46.0, stock_build=0.0),
     Target.CPU: Pace(evaluation=6.0, compiled=30.0, tuned=30.0, stock_build=45.0),
 }
 
