@@ -23,7 +23,9 @@ OPTIONS = {"roles": {"model": "pretend:PretendModel"}, "budget": {"attempts": 4}
 
 
 @pytest.fixture
-def task(tmp_path) -> Path:
+def task(tmp_path, monkeypatch) -> Path:
+    """With no baselines that another evaluator pretended to have measured."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     (tmp_path / "task.py").write_text(TASK)
     return tmp_path / "task.py"
 
