@@ -39,9 +39,13 @@ async def measured(judge: Judge, request: EvalRequest, names: Sequence[str]) -> 
 _COMPILED = """
 
 import torch as _torch
-from torch._inductor.runtime import compile_tasks as _compile_tasks
 
-getattr(_compile_tasks, "_set_triton_ptxas_path", int)()
+try:
+    from torch._inductor.runtime.compile_tasks import _set_triton_ptxas_path
+except ImportError:  # a torch that does it otherwise
+    pass
+else:
+    _set_triton_ptxas_path()
 
 
 class ModelNew(Model):
