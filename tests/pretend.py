@@ -202,6 +202,18 @@ class PartialEvaluator(HashEvaluator):
         return EvalReport(Outcome.OK, Timing((9.0,)))
 
 
+class DriftingEvaluator(HashEvaluator):
+    """A kernel is four times as fast as eager and torch.compile twice, on a machine that may become slower."""
+
+    slower = 1.0
+
+    async def evaluate(self, request: EvalRequest) -> EvalReport:
+        eager, faster = 10.0 * self.slower, 2.0 if "_torch.compile" in request.candidate_source else 4.0
+        took = eager if request.entry == "Model" else eager / faster
+        rival = Timing((eager,)) if request.rival_source is not None else None
+        return EvalReport(Outcome.OK, Timing((took,)), rival=rival)
+
+
 class StrictEvaluator(HashEvaluator):
     """In the final nothing holds that took less than 10 ms in the search."""
 

@@ -22,6 +22,7 @@ from stark.evaluation.baselines import KeptBaselines
 from stark.finals import hold_final
 from stark.interfaces import STOPPED, ChatModel, Ending, Evaluator, Final, Listener, RunRecord, Store, Usage
 from stark.method import TEAM_ROLES, build_policy, build_workflow, find_method
+from stark.metrics import attempts_of
 from stark.models import is_provider, open_model, open_to_estimate
 from stark.run import Result, Run, eval_request
 from stark.settings import EvaluationSettings, PromptSettings, Roles, RoleSettings, Settings
@@ -108,7 +109,7 @@ async def start(job: Job, listener: Listener = lambda event: None, signals: bool
 def unstarted(job: Job, device: DeviceFacts) -> RunRecord:
     """The record of a run that is about to begin."""
     return RunRecord(
-        id=job.folder.name,
+        id=job.folder.resolve().name,
         created_at=datetime.now(UTC).isoformat(),
         task=job.task,
         given=job.given,
@@ -129,6 +130,7 @@ async def go_on(
     with interruptible(signals) as running, closing(open_store(folder, write=True, create=False)) as store:
         record = only_run(store, folder)
         settings = changed(settings_of(record))
+        check_attempts(settings, len(attempts_of(store.judgements(record.id))) + len(store.unfinished(record.id)))
         check_prices(settings, open_models(settings))
         if settings.model_dump(mode="json") != record.settings:
             store.amend(record.id, settings.model_dump(mode="json"))
@@ -281,6 +283,15 @@ def check_prices(settings: Settings, models: Mapping[Role, ChatModel]) -> None:
                 f"The price of {model.name} ({role}) is not known, so a limit on money cannot hold.",
                 "Limit its tokens instead, for example with --tokens 2000000.",
             )
+
+
+def check_attempts(settings: Settings, begun: int) -> None:
+    """A run of fewer attempts than it has is none: its best would be told as that of the fewer."""
+    if begun > settings.budget.attempts:
+        raise UsageError(
+            f"The run has {begun} attempts: it cannot be one of {settings.budget.attempts} any more.",
+            f"--attempts is how many it has in all: give more than {begun}, or leave it out.",
+        )
 
 
 def check_device(stored: DeviceFacts, here: DeviceFacts) -> None:

@@ -292,6 +292,8 @@ class Bench:
         for given in cell.given:
             if given.number not in stored:
                 request = eval_request(cell.task, given.source, cell.settings.evaluation, given.entry)
+                if cell.kind is Kind.BASELINES:  # the reference of the runs may have been timed on another day
+                    request = replace(request, rival_source=cell.task.source)
                 known = replace(final, score=request.score).report if final else None
                 if known is None and self.stopped:
                     return Ending(STOPPED)

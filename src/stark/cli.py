@@ -12,7 +12,6 @@ from __future__ import annotations
 import asyncio
 import io
 import logging
-import os
 import sys
 from contextlib import closing
 from pathlib import Path
@@ -47,7 +46,7 @@ from stark.cli_options import (
     judging,
     limits,
 )
-from stark.errors import StarkError
+from stark.errors import StarkError, UsageError
 from stark.interfaces import STOPPED
 from stark.models import PLAYBOOK
 from stark.view import terminal
@@ -99,6 +98,7 @@ def optimize(
     """Make a task faster: grow a tree of candidates, keep the fastest correct one."""
     from stark.api import prepare, start
     from stark.config import load_settings
+    from stark.store.file import FILE_NAME
 
     options = {
         **limits(attempts, tokens, usd, minutes),
@@ -120,6 +120,8 @@ def optimize(
     if dry_run:
         _show_estimate(job)
         return
+    if not (job.folder / FILE_NAME).exists() and (job.folder / BEST_FILE).exists():
+        raise UsageError(f"{job.folder} has a {BEST_FILE}, where the run's own would be.", "Choose another --run.")
     terminal.show_start(f"STARK optimises {task}", _facts(settings, job.folder))
     _finish(start(job, terminal.Progress(), signals=True), job.folder)
 
@@ -179,6 +181,8 @@ def judge(
     options = given(judging(precision, score, target, evaluator, allow_weak_sandbox))
     settings = load_settings(config, sets or [], options).evaluation
     if bundle is not None:
+        if as_json:
+            raise UsageError("What --bundle writes is told in words.", "Give --json or --bundle.")
         _judge_finally(load_task(task), load_candidate(candidate), settings, bundle)
         return
     reference, report = asyncio.run(judge_candidate(load_task(task), load_candidate(candidate), settings))
@@ -272,8 +276,6 @@ def main() -> None:
         sys.exit(error.exit_code)
     except KeyboardInterrupt:  # pressed before a run began, or once more when it had ended
         sys.exit(INTERRUPTED)
-    except BrokenPipeError:  # whoever read our output has had enough, as `| head` does
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _finish(work: Any, folder: Path) -> None:

@@ -110,6 +110,8 @@ def bench(
     """Run a grid of task x method x switch x seed into one store. The same command goes on with what is missing."""
     from stark.grid import read_grid, settings_maker
 
+    if judge_only is not None and (method or switch or seeds or attempts):
+        raise UsageError("--judge-only searches nothing.", "Leave --method, --switch, --seeds and --attempts out.")
     axes = {"subset": subset, "only": only, "methods": method, "switches": switch, "seeds": seeds}
     axes |= {"baselines": baselines, "both_scores": both_scores, "config": str(config) if config else None}
     grid = read_grid(grid_file, given(axes))

@@ -23,7 +23,7 @@ def show(
     """Show the tree of a run, or one node with its prompts, scaffold, change and log."""
     record, nodes = read(folder, run)
     if node is None:
-        terminal.show_tree(record, nodes, read_final(folder, run))
+        terminal.show_tree(record, nodes, read_models(folder, run), read_final(folder, run))
         return
     by_id = {each.id: each for each in nodes}
     if node not in by_id:
@@ -82,6 +82,12 @@ def read(folder: Path, run: str | None = None) -> Any:
 def read_final(folder: Path, run: str | None = None) -> Any:
     with _opened(folder, run) as (store, record):
         return store.final(record.id)
+
+
+def read_models(folder: Path, run: str | None = None) -> Any:
+    """Who was asked."""
+    with _opened(folder, run) as (store, record):
+        return store.models(record.id)
 
 
 def read_usage(folder: Path, run: str | None = None) -> Any:

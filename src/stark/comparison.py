@@ -172,7 +172,10 @@ def _overall(method: str, score: str, pairs: Sequence[Pair]) -> Overall:
 
 
 def _told(p: float) -> str:
-    return f"p = {p:.3g}" if p >= 0.001 else "p < 0.001"  # not rounded up to what is significant and what is not
+    if p < 0.001:
+        return "p < 0.001"
+    rounded = float(f"{p:.3g}")  # but not up to what is not significant any more
+    return f"p < {SIGNIFICANT}" if p < SIGNIFICANT <= rounded else f"p = {rounded:g}"
 
 
 def _warnings(a: Sequence[RunResult], b: Sequence[RunResult], paired: Sequence[Sides]) -> tuple[str, ...]:

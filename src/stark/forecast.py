@@ -119,7 +119,8 @@ def _lane_s(cell: Cell, pace: Pace) -> float:
     if cell.kind is Kind.SEARCH:
         return cell.settings.budget.attempts * pace.evaluation + _final_s(cell, pace)
     if cell.kind is Kind.BASELINES:
-        return sum(pace.compiled if given.label == COMPILED else pace.tuned for given in cell.given)
+        own = (pace.compiled if given.label == COMPILED else pace.tuned for given in cell.given)
+        return sum(own) + len(cell.given) * pace.evaluation  # each beside the reference
     if cell.kind is Kind.RESCORED and cell.settings.evaluation.final:  # the final has judged the winner by either score
         return 0.0
     return len(cell.given) * pace.evaluation

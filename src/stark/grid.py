@@ -128,6 +128,9 @@ def make_grid(
 
 def settings_maker(file: Path | None, sets: Sequence[str], options: Mapping[str, Any]) -> SettingsOf:
     """How the settings of a cell follow from those of the grid."""
+    for axis, option in (("method", "--method"), ("seed", "--seeds")):
+        if any(axis in parse_assignment(each) for each in sets):
+            raise SettingsError(f"A benchmark goes over several values of {axis}.", f"Choose them with {option}.")
 
     def settings_of(method: str, seed: int, switch: Sequence[str]) -> Settings:
         settings = load_settings(file, sets, {**options, "method": method, "seed": seed}, switch)

@@ -349,7 +349,10 @@ class Store(Protocol):
         """Note why a run ended. One that is taken up again ends again; the last ending counts."""
 
     def confirm(self, run_id: str, final: Final) -> None:
-        """Keep the last word on a winner; of several the last one counts."""
+        """Keep what became of a contender; of several the last one is the last word on the winner."""
+
+    def finals(self, run_id: str) -> list[Final]:
+        """What became of contenders, in the order it was kept."""
 
     def final(self, run_id: str) -> Final | None:
         """The last word on the winner, where it was spoken."""
@@ -380,6 +383,9 @@ class Store(Protocol):
 
     def usage(self, run_id: str) -> dict[Role, RoleUsage]:
         """What the journalled calls of each role came to. Never reads a prompt."""
+
+    def models(self, run_id: str) -> list[str]:
+        """Who answered the journalled calls, by name, none twice."""
 
     def close(self) -> None:
         """Release the file."""

@@ -82,11 +82,11 @@ class RunResult:
         """How many attempts it had: those it made, where another limit ended it or another tool has made them."""
         made = self.metrics.attempts if self.metrics is not None else 0
         ended_early = self.kind == Kind.SEARCH and self.ending is not None and self.ending.reason != DONE
-        return made if self.kind == Kind.JUDGED or ended_early else self.budget
+        return made if self.kind == Kind.JUDGED or ended_early else max(made, self.budget)
 
     def speedup(self, baseline: str = EAGER) -> float | None:
         """How many times as fast as a baseline the winner is; None for a failed task. A final has eager beside the
-        winner; another baseline has only been timed as eager was once, so it counts by how it compares with that."""
+        winner, and so has another baseline, which counts by how it compares with that."""
         if self.metrics is None or self.metrics.speedup is None:
             return None
         return self.metrics.speedup * (self.baselines[baseline] / self.baselines[EAGER])
@@ -162,9 +162,9 @@ def _result(
         evaluation_s=_evaluation_s(judgements, final),
         wall_s=store.seconds(record.id),
         judgements=tuple(judgements),
-        baselines={**_times(baselines), EAGER: measured.root_ms} if measured else {},
+        baselines={**_times(baselines, measured.root_ms), EAGER: measured.root_ms} if measured else {},
         device=_device(record.device),
-        models=tuple(sorted({str(record.settings["roles"][role]["model"]) for role in usage})),
+        models=tuple(store.models(record.id)),  # and not those it has now: a run may go on with another one
         final=final,
         failed_baselines={each.label: each.outcome.replace("_", " ") for each in baselines if each.runtime_ms is None},
         benched="kind" in record.labels,
@@ -187,8 +187,11 @@ def _split(judgements: Sequence[Judgement]) -> tuple[list[Judgement], list[Judge
     return [each for each in judgements if each.id == ROOT_ID], [each for each in judgements if each.id != ROOT_ID]
 
 
-def _times(baselines: Sequence[Judgement]) -> dict[str, float]:
-    return {each.label: each.runtime_ms for each in baselines if each.runtime_ms is not None}
+def _times(baselines: Sequence[Judgement], root_ms: float) -> dict[str, float]:
+    """What they would have taken when the reference of a run was timed: of two times of other days the ratio says more
+    about the days. Those of earlier versions were timed alone, and count as they are."""
+    timed = [(each.label, each.runtime_ms, each.rival_ms) for each in baselines if each.runtime_ms is not None]
+    return {label: own_ms / rival_ms * root_ms if rival_ms else own_ms for label, own_ms, rival_ms in timed}
 
 
 def _device(facts: DeviceFacts) -> str:

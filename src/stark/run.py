@@ -261,21 +261,28 @@ class Run:
 
     async def _hold_finals(self) -> None:
         """Have the fastest candidates confirmed until one holds: where none does, the one that held before a run was
-        extended. What does not hold is stored last, or it would take the place of that one when the run is killed."""
-        before, final = self.store.final(self.record.id), None
-        for node in self._contenders(before):
-            if before is not None and before.node_id == node.id:
-                final = before
-            else:
-                assert node.source is not None
-                self._say("note", text=f"#{node.id} is built the stock way and judged anew by both scores.")
-                request = eval_request(self.record.task, node.source, self.settings.evaluation)
-                final = await hold_final(self.evaluator, request, node.id)
+        extended. Each has one final, or one that fails now and then would be tried until it passes. The last word is
+        stored last, when all are through: whatever does not hold would take its place when the run is killed."""
+        before = self.store.finals(self.record.id)
+        held = {final.node_id: final for final in before}
+        found: list[Final] = []
+        for node in self._contenders(before[-1] if before else None):
+            final = held.get(node.id) or await self._hold_final(node)
+            found.append(final)
             if final.holds:
                 break
             self._say("note", text=f"#{node.id} does not hold: {final.report.outcome}. {final.report.log[:300]}")
-        if final is not None and final is not before:
-            self.store.confirm(self.record.id, final)
+        last = found[-1:]
+        fresh = [final for final in found[:-1] if final.node_id not in held]
+        if fresh or last != before[-1:]:
+            for final in (*fresh, *last):
+                self.store.confirm(self.record.id, final)
+
+    async def _hold_final(self, node: Node) -> Final:
+        assert node.source is not None
+        self._say("note", text=f"#{node.id} is built the stock way and judged anew by both scores.")
+        request = eval_request(self.record.task, node.source, self.settings.evaluation)
+        return await hold_final(self.evaluator, request, node.id)
 
     def _contenders(self, before: Final | None) -> list[Node]:
         """The fastest few, and after them the one that was confirmed before they were there."""

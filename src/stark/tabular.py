@@ -43,12 +43,14 @@ def csv_text(columns: Sequence[str], rows: Sequence[Row]) -> str:
     return text.getvalue()
 
 
-def write_parquet(path: Path, rows: Sequence[Row]) -> None:
+def parquet_bytes(rows: Sequence[Row]) -> bytes:
     """Rows as Parquet."""
     import pyarrow
     import pyarrow.parquet
 
-    pyarrow.parquet.write_table(pyarrow.Table.from_pylist(list(rows)), path)
+    content = io.BytesIO()
+    pyarrow.parquet.write_table(pyarrow.Table.from_pylist(list(rows)), content)
+    return content.getvalue()
 
 
 def _read_parquet(path: Path) -> list[Row]:

@@ -80,13 +80,14 @@ class Node:
         label = self.notes[0] if self.notes else ""
         degenerate = report.checks.get(DEGENERATE, "")
         figures = (self.runtime_ms, report.duration_s if self.same_as is None else 0.0)  # a twin's was handed on
-        return Judgement(self.id, self.role, report.outcome, *figures, label, degenerate, report.built)
+        rival_ms = report.rival.median_ms if report.rival else None
+        return Judgement(self.id, self.role, report.outcome, *figures, label, degenerate, report.built, rival_ms)
 
 
 @dataclass(frozen=True)
 class Judgement:
     """A node without its texts: what figures are made of. ``label`` is its first note, which says what a given source
-    stands for; ``degenerate`` is why the task tests nothing."""
+    stands for; ``degenerate`` is why the task tests nothing; ``rival_ms`` is the reference's time in turns with it."""
 
     id: int
     role: Role
@@ -96,6 +97,7 @@ class Judgement:
     label: str = ""
     degenerate: str = ""
     built: bool = True
+    rival_ms: float | None = None
 
     @property
     def compiled(self) -> bool:

@@ -269,7 +269,7 @@ class StoreConformance:
     def test_usage_adds_up_by_role(self, begun):
         unpriced, free = (replace(a_call(1).reply, cost_usd=cost) for cost in (None, 0.0))
         calls = [a_call(1), a_call(1, 1, reply=unpriced), a_call(1, 2, role=Role.CODE), a_call(1, 3, role=Role.CODE)]
-        calls += [a_call(1, 4, role=Role.DEBUG, reply=free)]
+        calls += [a_call(1, 4, role=Role.DEBUG, reply=free, model="another:model")]
         for call in calls:
             begun.journal("run", begun.reserve("run", 1, call.index, Spend()), call)
         begun.reserve("run", 1, 5, Spend(300, 0.5))  # no reply, no usage
@@ -278,6 +278,7 @@ class StoreConformance:
             Role.CODE: RoleUsage(2, Usage(200, 40, 120), 0.5, 3.0),
             Role.DEBUG: RoleUsage(1, Usage(100, 20, 60), 0.0, 1.5),
         }
+        assert begun.models("run") == ["another:model", "provider:model"]
 
     def test_closing_twice_is_harmless(self, store):
         store.close()

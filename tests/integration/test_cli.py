@@ -406,3 +406,28 @@ def test_baselines_warn_of_a_task_that_tests_nothing(task, tmp_path):
     done = stark_command("baseline", task, *TROUBLED, XDG_CACHE_HOME=str(tmp_path))
     assert done.returncode == 0, done.stderr
     assert done.stdout.count(TESTS_NOTHING) == 1
+
+
+def test_a_run_goes_on_when_nobody_reads_what_it_tells(task, tmp_path):
+    words = command("optimize", task, *OPTIONS, "--attempts", 8, "--run", tmp_path / "run")
+    with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment()) as process:
+        process.stdout.readline()
+        process.stdout.close()
+        said = process.stderr.read()
+    assert (process.returncode, said) == (0, b"")
+    assert "8 attempts" in stark_command("resume", tmp_path / "run").stdout
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (("bench", "--tasks", "TASK", "--set", "method=sampling"), "--method"),
+        (("bench", "--tasks", "TASK", "--set", "seed=7"), "--seeds"),
+        (("bench", "--tasks", "TASK", "--judge-only", ".", "--attempts", "3"), "--judge-only"),
+        (("judge", "TASK", "TASK", "--json", "--bundle", "kernel.zip"), "--bundle"),
+    ],
+)
+def test_options_that_would_do_nothing_are_refused(task, words, told):
+    done = stark_command(*(task if word == "TASK" else word for word in words))
+    assert done.returncode == 2
+    assert told in done.stderr

@@ -15,7 +15,7 @@ from pretend import TASK
 from stark.api import change, go_on, prepare, start
 from stark.cli import app
 from stark.config import load_settings
-from stark.errors import SettingsError, StoreError
+from stark.errors import SettingsError, StoreError, UsageError
 from stark.results import read_results
 from stark.store import open_store, schema
 
@@ -142,3 +142,36 @@ def test_a_run_that_is_not_there_is_not_made(tmp_path):
     assert not (tmp_path / "nowhere").exists()
     with pytest.raises(StoreError):
         asyncio.run(go_on(tmp_path / ("x" * 300)))
+
+
+def test_a_run_cannot_be_made_one_of_fewer_attempts(task, tmp_path):
+    folder = tmp_path / "run"
+    stark.optimize(task, run=folder, **options("HashEvaluator"))
+    with pytest.raises(UsageError, match="has 4 attempts"):
+        stark.resume(folder, budget={"attempts": 3})
+    assert read_results(folder)[0].allowed == 4
+
+
+def test_whoever_was_asked_is_named_whatever_model_a_run_has_now(task, tmp_path):
+    folder = tmp_path / "run"
+    stark.optimize(task, run=folder, **options("HashEvaluator"))
+    stark.resume(folder, roles={"model": "pretend:UnpricedModel"}, budget={"attempts": 5, "tokens": 10**7})
+    assert read_results(folder)[0].models == ("pretend:PretendModel", "pretend:UnpricedModel")
+    assert "pretend:PretendModel" in command("show", folder).output
+
+
+def test_a_file_of_the_users_own_is_not_taken_for_a_runs(task, tmp_path):
+    folder, own = tmp_path / "mine", tmp_path / "mine" / "best.py"
+    folder.mkdir()
+    own.write_text("class ModelNew: ...")
+    words = ["--model", "pretend:PretendModel", "--evaluator", "pretend:HashEvaluator", "--attempts", 2]
+    done = command("optimize", task, "--run", folder, "--from", own, *words)
+    assert isinstance(done.exception, UsageError)
+    assert "has a best.py" in done.exception.message
+    assert own.read_text() == "class ModelNew: ..."
+
+
+def test_a_run_in_the_current_folder_has_a_name(task, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    stark.optimize(task, run=".", **options("HashEvaluator"))
+    assert read_results(tmp_path)[0].run_id == tmp_path.name

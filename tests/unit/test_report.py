@@ -816,3 +816,19 @@ def test_stores_without_a_common_method_are_told_so():
 def test_stores_without_a_common_task_cannot_be_compared():
     with pytest.raises(UsageError, match="in common"):
         compare([a_result(1)], [a_result(2)])
+
+
+def test_a_report_that_is_interrupted_leaves_the_earlier_one(tmp_path, monkeypatch):
+    write_report(tmp_path, "t", [], tables([a_result()]), group([a_result()]))
+    before = {path.name for path in tmp_path.iterdir()}
+    written = []
+
+    def interrupted(path, content):
+        if written:
+            raise KeyboardInterrupt
+        written.append(path)
+
+    monkeypatch.setattr("stark.view.report_files.write_bytes", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        write_report(tmp_path, "t", [], tables([a_result()]), group([a_result()]))
+    assert {path.name for path in tmp_path.iterdir()} == before

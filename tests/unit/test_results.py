@@ -10,7 +10,7 @@ from dataclasses import replace
 import pytest
 
 import stark
-from pretend import TASK, HashEvaluator, SoberEvaluator
+from pretend import TASK, DriftingEvaluator, HashEvaluator, SoberEvaluator
 from stark.bench import run_grid
 from stark.grid import Given, judged_cells, make_grid, settings_maker, with_baselines
 from stark.results import read_results
@@ -139,6 +139,17 @@ def test_kernels_that_came_later_are_judged_by_the_next_start(tmp_path):
     results = judged(tmp_path, {(1, 1): given[:1], (1, 2): given})
     assert [run.metrics.attempts for run in results] == [1, 1, 2, 2]
     assert not any(run.missing for run in results)
+
+
+def test_a_baseline_of_a_slow_day_is_compared_with_the_reference_of_that_day(tmp_path, monkeypatch):
+    sets = ["evaluation.evaluator=pretend:DriftingEvaluator"]
+    cells = make_grid([Task("task", TASK)], ["reflexion"], [], 1, settings_maker(None, sets, OPTIONS))
+    asyncio.run(run_grid(cells, tmp_path, 1, lambda cell, ending, standing: None))
+    monkeypatch.setattr(DriftingEvaluator, "slower", 1.5)
+    asyncio.run(run_grid(with_baselines(cells, False), tmp_path, 1, lambda cell, ending, standing: None))
+    (found,) = read_results(tmp_path)
+    assert found.speedup() == pytest.approx(4.0)
+    assert found.speedup("torch.compile default") == pytest.approx(2.0)
 
 
 def test_a_baseline_that_fails_is_kept_with_its_reason(tmp_path):

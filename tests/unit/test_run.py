@@ -394,6 +394,29 @@ def test_a_winner_that_held_stays_one_where_no_faster_one_holds_after_an_extensi
     assert (after.best, after.final) == (before.best, before.final)
 
 
+class Racy(HashEvaluator):
+    """Its first final fails; the same kernel would pass the next one."""
+
+    finals = 0
+
+    async def evaluate(self, request):
+        report = await super().evaluate(request)
+        if request.rival_source is None or report.timing is None:
+            return report
+        self.finals += 1
+        return EvalReport(Outcome.WRONG_RESULT, log="a race") if self.finals <= 2 else report
+
+
+def test_a_winner_that_was_refuted_is_not_tried_until_it_passes(tmp_path):
+    bench = Bench(tmp_path, ["budget.attempts=8"], evaluator=Racy(load_settings().evaluation))
+    first = bench.optimize()[0]
+    with bench.run() as run:
+        refuted = run.tree.best
+    assert first.final.holds
+    assert first.best.id != refuted.id, "or this tests nothing"
+    assert [bench.optimize()[0].best.id for _ in range(3)] == [first.best.id] * 3
+
+
 def test_a_store_that_fails_ends_the_run_and_nobody_waits_for_ever(tmp_path):
     with Bench(tmp_path, ["jobs=3", "budget.tokens=60000"]).run() as run:
         reserve = run.store.reserve

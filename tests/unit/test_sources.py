@@ -9,7 +9,7 @@ import pytest
 from pretend import TASK
 from stark.errors import TaskError, UsageError
 from stark.sources import REPRESENTATIVE, list_checkout, list_dataset, list_files, select
-from stark.tabular import write_parquet
+from stark.tabular import parquet_bytes
 
 
 @pytest.fixture
@@ -77,7 +77,7 @@ def test_a_snapshot_of_the_data_set_is_read(tmp_path, kind):
     rows = [{"code": TASK, "level": 2, "name": f"{number}_Task", "problem_id": number} for number in (10, 9)]
     file = tmp_path / f"level_2.{kind}"
     if kind == "parquet":
-        write_parquet(file, rows)
+        file.write_bytes(parquet_bytes(rows))
     else:
         file.write_text(json.dumps(rows) if kind == "json" else "\n".join(map(json.dumps, rows)))
     listings = list_dataset(tmp_path)

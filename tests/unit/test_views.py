@@ -3,21 +3,27 @@
 from __future__ import annotations
 
 import json
+import os
 from dataclasses import replace
 
-from conformance.store import a_call, a_node, a_root
+from conformance.store import a_call, a_node, a_root, a_run
+from stark.interfaces import Event
 from stark.tree import Plan, Role
-from stark.view.exports import write_training_data
-from stark.view.terminal import show_node
+from stark.view.exports import write_text, write_training_data
+from stark.view.tables import Table
+from stark.view.terminal import Progress, say, show_node, show_tables, show_tree
 
 HOSTILE = "Tile\x1b]0;owned\x07 the loop \ud83d"
 
 
 def test_it_is_no_order_to_a_terminal(capsys):
-    node = replace(a_node(1, 0), role=Role.CODE, plan=Plan(HOSTILE), notes=(HOSTILE,))
+    node = replace(a_node(1, 0), role=Role.CODE, plan=Plan(HOSTILE, HOSTILE), notes=(HOSTILE,), source=HOSTILE)
     show_node(node, a_root(), [a_call(1, 0, HOSTILE)])
+    Progress()(Event("note", text=HOSTILE))
+    say(HOSTILE)
+    show_tables([], [Table("t", "T", {"why": "text"}, [(HOSTILE,)])])
     shown = capsys.readouterr().out
-    assert shown.count("Tile") >= 4, "note, prompt, reply and advice"
+    assert shown.count("Tile") >= 9, "note, prompt, reply, advice, scaffold, change; note, line and cell"
     assert "\x1b]0;" not in shown
 
 
@@ -25,3 +31,36 @@ def test_half_a_character_does_not_lose_the_training_data(tmp_path):
     call = a_call(1, 0, HOSTILE)
     assert write_training_data(tmp_path / "calls.jsonl", [a_root(), a_node(1, 0)], [call], call.role) == 1
     assert "Tile" in json.dumps(json.loads((tmp_path / "calls.jsonl").read_text()))
+
+
+def test_the_best_is_marked_however_narrow_the_page(capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "80")
+    plan = Plan("Tile the loop by hand, and then once more, because the cache of this machine has two levels.")
+    nodes = [a_root(), *(replace(a_node(number, number - 1), plan=plan) for number in (1, 2, 3))]
+    show_tree(a_run(settings={"method": "stark"}), nodes)
+    shown = capsys.readouterr().out
+    assert "★ best" in shown
+    assert shown.count("of this ma…") == 3, "and nothing is cut off where it is no terminal"
+
+
+def test_a_long_reason_leaves_the_other_columns_alone(capsys):
+    rows = [("level1/26_GELU_", "verified", "why " * 900), ("level1/1_Square", "verified", "short")]
+    show_tables([], [Table("broken", "Broken", dict.fromkeys(("task", "score", "why"), "text"), rows)])
+    shown = capsys.readouterr().out
+    assert all(word in shown for word in ("level1/26_GELU_", "level1/1_Square", "verified", "short"))
+
+
+def test_what_is_exported_goes_where_a_link_points_to(tmp_path):
+    kept, link = tmp_path / "kept.py", tmp_path / "link.py"
+    link.symlink_to(kept)
+    write_text(link, "text")
+    assert (link.is_symlink(), kept.read_text()) == (True, "text")
+
+
+def test_what_is_exported_takes_no_devices_place(tmp_path):
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    reading = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
+    write_text(pipe, "text")
+    assert os.read(reading, 10) == b"text"
+    assert pipe.is_fifo()

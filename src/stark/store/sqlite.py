@@ -189,6 +189,9 @@ class SqliteStore:
         found = self._load(lambda row: Ending(row["reason"], row["message"]), query, self._key(run_id))
         return found[0] if found else None
 
+    def finals(self, run_id: str) -> list[Final]:
+        return self._load(records.final_of, "SELECT * FROM finals WHERE run = ? ORDER BY rowid", self._key(run_id))
+
     def final(self, run_id: str) -> Final | None:
         query = "SELECT * FROM finals WHERE run = ? ORDER BY rowid DESC LIMIT 1"
         found = self._load(records.final_of, query, self._key(run_id))
@@ -202,6 +205,10 @@ class SqliteStore:
         )
         query = f"SELECT role, COUNT(*) AS calls, {money}, {sums} FROM calls WHERE run = ? GROUP BY role"
         return dict(self._load(records.usage_of, query, self._key(run_id)))
+
+    def models(self, run_id: str) -> list[str]:
+        query = "SELECT DISTINCT model FROM calls WHERE run = ? ORDER BY model"
+        return self._load(lambda row: str(row["model"]), query, self._key(run_id))
 
     def close(self) -> None:
         try:

@@ -12,6 +12,7 @@ from rich.text import Text
 
 from stark.interfaces import BROKEN_TASK, DEGENERATE_TASK, DONE, FAULT, STOPPED, Ending, Kind
 from stark.view.terminal import console, limits_in_words, money_in_words
+from stark_worker.words import plainly
 
 if TYPE_CHECKING:  # both pull in the agents, which `stark --help` need not wait for
     from stark.bench import Standing
@@ -95,7 +96,7 @@ class GridProgress:
             )
         )
         if ending.message:
-            console.print(Text(f"    {ending.message}", "yellow"))
+            console.print(Text(plainly(f"    {ending.message}"), "yellow"))
 
 
 def show_endings(progress: GridProgress, folder: Path) -> None:

@@ -59,7 +59,7 @@ def bundle_of_kernel(task: Task, source: str, final: Final, rules: EvaluationSet
 def write_bundle(path: Path, bundle: Bundle) -> str:
     """The bundle as a file; returns the SHA-256 of its manifest."""
     data = pack(bundle)
-    _write(path, data)
+    write_bytes(path, data)
     return digest(data)
 
 
@@ -111,16 +111,21 @@ def make_folder(path: Path) -> None:
 
 def write_text(path: Path, text: str) -> None:
     """Write a file whole or not at all."""
-    _write(path, text.encode())
+    write_bytes(path, text.encode())
 
 
-def _write(path: Path, content: bytes) -> None:
+def write_bytes(path: Path, content: bytes) -> None:
+    """Write a file whole or not at all, where a link points to; what is none, as /dev/stdout, gets it as it comes."""
     if path.is_dir() or not path.name:
         raise UsageError(f"{path} is a folder.", "Name a file.")
-    draft = path.with_name(f".{path.name}.draft")
+    place = path.resolve()
+    draft = place.with_name(f".{place.name}.draft")
     try:
-        draft.write_bytes(content)
-        draft.replace(path)
+        if place.exists() and not place.is_file():
+            place.write_bytes(content)
+        else:
+            draft.write_bytes(content)
+            draft.replace(place)
     except OSError as error:
         draft.unlink(missing_ok=True)
         raise UsageError(f"{path} cannot be written: {error.strerror}.", "Choose another file.") from error

@@ -6,9 +6,8 @@ from collections.abc import Mapping, Sequence
 from html import escape
 from pathlib import Path
 
-from stark.errors import UsageError
-from stark.tabular import csv_text, has_parquet, write_parquet
-from stark.view.exports import write_text
+from stark.tabular import csv_text, has_parquet, parquet_bytes
+from stark.view.exports import make_folder, write_bytes
 from stark.view.grouping import Group
 from stark.view.report import every_table
 from stark.view.report_figures import FIGURES, KINDS, can_draw, draw
@@ -31,36 +30,31 @@ def write_report(
 ) -> str:
     """Everything into a folder; what could not be written, in a sentence."""
     drawn = draw(groups) if can_draw() else {}
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        _remove_earlier(folder)
-        for name, files in drawn.items():
-            for kind, content in files.items():
-                (folder / f"{name}.{kind}").write_bytes(content)
-        for table in tables if has_parquet() else ():
-            write_parquet(folder / f"{table.name}.parquet", table.records())
-    except OSError as error:
-        why = error.strerror or str(error)  # pyarrow's have no strerror
-        raise UsageError(f"The report cannot be written into {folder}: {why}.", "Choose another folder.") from error
-    pictures = {name: files["svg"] for name, files in drawn.items()}
+    pictures = {name: kinds["svg"] for name, kinds in drawn.items()}
     read = [table for table in tables if not table.listing]
-    write_text(folder / PAGE, as_markdown(title, facts, read, list(pictures)))
-    write_text(folder / "report.html", as_html(title, facts, read, pictures))
+    files = {f"{name}.{kind}": content for name, kinds in drawn.items() for kind, content in kinds.items()}
     for table in tables:
-        write_text(folder / f"{table.name}.csv", csv_text(list(table.columns), table.records()))
+        files[f"{table.name}.csv"] = csv_text(list(table.columns), table.records()).encode()
+        if has_parquet():
+            files[f"{table.name}.parquet"] = parquet_bytes(table.records())
+    files["report.html"] = as_html(title, facts, read, pictures).encode()
+    files[PAGE] = as_markdown(title, facts, read, list(pictures)).encode()
+    make_folder(folder)
+    earlier = _of_earlier(folder)
+    for name, content in files.items():
+        write_bytes(folder / name, content)
+    for name in earlier - files.keys():
+        (folder / name).unlink(missing_ok=True)
     return "" if can_draw() else NO_FIGURES
 
 
-def _remove_earlier(folder: Path) -> None:
-    """Remove what an earlier report left, of which this one may have less. Nothing else, and nothing where none was."""
+def _of_earlier(folder: Path) -> set[str]:
+    """What an earlier report left, of which this one may have less; nothing where none was."""
     if not (folder / PAGE).is_file():
-        return
-    tables = [table.name for table in every_table([])]
-    names = [f"{name}.{kind}" for name in tables for kind in ("csv", "parquet")]
-    names += [f"{name}.{kind}" for name in FIGURES for kind in KINDS]
-    for path in (folder / name for name in names):
-        if path.is_file():
-            path.unlink()
+        return set()
+    names = {f"{table.name}.{kind}" for table in every_table([]) for kind in ("csv", "parquet")}
+    names |= {f"{name}.{kind}" for name in FIGURES for kind in KINDS}
+    return {name for name in names if (folder / name).is_file()}
 
 
 def as_markdown(title: str, facts: Sequence[str], tables: Sequence[Table], pictures: Sequence[str]) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import json
+import os
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -31,11 +32,21 @@ if TYPE_CHECKING:  # both pull in the agents, which `stark --help` need not wait
     from stark.estimate import Estimate
     from stark.run import Result
 
-console = Console(highlight=False, soft_wrap=True)
-errors = Console(stderr=True, highlight=False, soft_wrap=True)
 
+class Screen(Console):
+    """Whoever reads it may leave, as ``head`` does: then it goes on unseen, and so does the run it tells of."""
+
+    def on_broken_pipe(self) -> None:
+        self.quiet = True
+        os.dup2(os.open(os.devnull, os.O_WRONLY), self.file.fileno())
+
+
+console = Screen(highlight=False, soft_wrap=True)
+errors = Screen(stderr=True, highlight=False, soft_wrap=True)
 
 DEEPEST_DRAWN = 10
+LONGEST_CELL = 200  # of a table; its files have all of it
+WIDEST = 2_000
 
 # by what ended a run: what it takes to go on
 MORE = {"attempts": " --attempts N", "tokens": " --tokens N", "money": " --usd N", "wall time": " --minutes N"}
@@ -59,7 +70,7 @@ class Progress:
             what = f"asks the {event.text} agent" if event.kind == "asking" else "is compiled, checked and timed"
             self._line(f"{_name(event.number):>5}  ", Text(what, "dim"))
         elif event.kind == "note":
-            self._line("", Text(event.text, "yellow"))
+            self._line("", Text(plainly(event.text), "yellow"))
 
     def learn(self, nodes: Sequence[Node]) -> None:
         """Take the reference's time from a stored run."""
@@ -211,15 +222,14 @@ def _fact(name: str, text: str) -> Text:
     return Text.assemble((f"{name:>16}  ", "dim"), text)
 
 
-def show_tree(record: RunRecord, nodes: Sequence[Node], final: Final | None = None) -> None:
-    """The whole tree, one line per node, and what became of the winner."""
+def show_tree(record: RunRecord, nodes: Sequence[Node], models: Sequence[str] = (), final: Final | None = None) -> None:
+    """The whole tree, one line per node, who was asked, and what became of the winner."""
     tree = Tree(nodes)
     if not tree:
         console.print(Text("The run has no node yet."))
         return
-    models = sorted({describe(role["model"]) for role in record.settings["roles"].values() if isinstance(role, dict)})
     level = tree.root.report.sandbox
-    facts = [record.settings["method"], *filter(None, models), record.device.name]
+    facts = [record.settings["method"], *map(describe, models), record.device.name]
     facts += [f"{level} sandbox"] if level else []
     console.print(Text.assemble((record.task.name, "bold"), f"  {', '.join(facts)}"))
     _draw(tree, winner(tree, final))
@@ -231,7 +241,7 @@ def _draw(tree: Tree, best: Node | None) -> None:
     def label(node: Node) -> Text:
         mark = Text("  ★ best", "bold green") if best and node.id == best.id else Text()
         name = "root" if node.id == ROOT_ID else f"{_name(node.id)} {node.role}"
-        return Text.assemble(f"{name}  ", _verdict(node, tree.root.runtime_ms), _headline(node), mark)
+        return Text.assemble(f"{name}  ", _verdict(node, tree.root.runtime_ms), mark, _headline(node))
 
     below = [(node, node.parent_id) for node in tree if node.parent_id is not None]
     depth = {ROOT_ID: 0}
@@ -245,7 +255,16 @@ def _draw(tree: Tree, best: Node | None) -> None:
     branches = {ROOT_ID: Branches(label(tree.root), guide_style="dim")}
     for node, parent in below:
         branches[node.id] = branches[parent].add(label(node))
-    console.print(branches[ROOT_ID])
+    if console.is_terminal:
+        console.print(branches[ROOT_ID])
+    else:
+        _print_whole(branches[ROOT_ID])
+
+
+def _print_whole(shown: Branches | Table) -> None:
+    """However wide it is: a line that is too long is better than a figure that is cut off."""
+    width = Measurement.get(console, console.options.update(max_width=WIDEST), shown).maximum
+    Screen(highlight=False, width=max(width, console.width)).print(shown)
 
 
 def show_node(node: Node, parent: Node | None, calls: Sequence[Call]) -> None:
@@ -267,7 +286,7 @@ def show_node(node: Node, parent: Node | None, calls: Sequence[Call]) -> None:
     if node.source is not None:
         before = (parent.source or "") if parent else ""
         changed = difflib.unified_diff(before.splitlines(), node.source.splitlines(), "parent", "this", lineterm="")
-        console.print(_title("Change"), Syntax("\n".join(changed), "diff", background_color="default"))
+        console.print(_title("Change"), _code("\n".join(changed), "diff"))
         if node.outside_share is not None:
             console.print(Text(f"{node.outside_share:.0%} of the change lies outside the anchors."))
     if node.report.log:
@@ -311,12 +330,15 @@ def show_tables(facts: Sequence[str], tables: Sequence[Figures]) -> None:
         for column, form in table.columns.items():
             shown.add_column(column, justify="left" if form == "text" else "right", no_wrap=True)
         for texts in table.texts():
-            shown.add_row(*map(Text, texts))
-        # a line that is too long is better than a figure that is cut off
-        width = Measurement.get(console, console.options.update(max_width=1_000), shown).maximum
-        Console(highlight=False, width=max(width, console.width)).print(Text(), shown)
+            shown.add_row(*map(_cell, texts))
+        console.print()
+        _print_whole(shown)
         if table.note:
             console.print(Text(table.note, "dim"))
+
+
+def _cell(text: str) -> Text:
+    return Text(plainly(text if len(text) <= LONGEST_CELL else f"{text[:LONGEST_CELL]}…"))
 
 
 def show_error(error: StarkError) -> None:
@@ -334,7 +356,7 @@ def show_bundle(file: Path, digest: str) -> None:
 
 def say(text: str) -> None:
     """A line for the user."""
-    console.print(Text(text))
+    console.print(Text(plainly(text)))
 
 
 def _show_call(call: Call) -> None:
@@ -394,5 +416,5 @@ def _title(text: str) -> Group:
     return Group(Text(), Text(text, "bold"))
 
 
-def _code(source: str) -> Syntax:
-    return Syntax(source, "python", background_color="default")
+def _code(source: str, language: str = "python") -> Syntax:
+    return Syntax(plainly(source.expandtabs(4)), language, background_color="default")
