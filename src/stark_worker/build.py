@@ -33,7 +33,8 @@ from stark_worker.toolchain import CPP_FILE, CUDA_FILE, CompileFailed, Request
 Mode = Literal["fast", "stock"]
 Build = Callable[[Path], Any]
 
-ENVIRONMENT = ("CC", "CXX", "CPATH", "CPLUS_INCLUDE_PATH", "LIBRARY_PATH", "NVCC_PREPEND_FLAGS", "NVCC_APPEND_FLAGS")
+NVCC = ("NVCC_PREPEND_FLAGS", "NVCC_APPEND_FLAGS", "NVCC_CCBIN")
+ENVIRONMENT = ("CC", "CXX", "CPATH", "CPLUS_INCLUDE_PATH", "LIBRARY_PATH", *NVCC)
 
 _LOCAL_INCLUDE = re.compile(r'^\s*#\s*include\s*"([^"]+)"', re.MULTILINE)
 _UNDEFINED = re.compile(r"undefined symbol: (\w+)")
@@ -140,7 +141,7 @@ def _build(request: Request, stock: Build, mode: Mode, folder: Path, ready: Path
             if ready and toolchain.ready_to_blame(str(error)):
                 return _build(request, stock, mode, folder, None)
             if not toolchain.headers_to_blame(compiler_errors(str(error)), request):
-                raise _failure(request, in_candidate_lines(str(error), {})) from None
+                raise _failure(request, in_candidate_lines(str(error), {}) or str(error)) from None
         except ImportError as error:
             if symbol := _missing(str(error)):
                 raise ImportError(f"{request.name}: undefined symbol: {symbol}") from None

@@ -84,6 +84,7 @@ class Builds:
             except ChannelClosed:
                 return {"failed": "The compiler ended without an answer, as happens when memory runs out."}
             if said["did"] == "failed":
+                cache.check_room(self._shared)
                 return {"failed": str(said.get("log"))}
             await compiler.end()  # before anybody relies on what it left
             library = cache.publish(folder / LIBRARY_FOLDER, self._shared, key)

@@ -13,9 +13,11 @@ import tempfile
 import time
 from pathlib import Path
 
+from stark_worker.faults import MachineryFault
 from stark_worker.folders import RESOURCES_FILE
 
 CACHE_BYTES = 4 * 2**30
+ROOM_BYTES = 4 * 2**20  # that a compiler can count on
 KEPT_S = 3600.0  # an entry used within the hour, or a build begun within it, is left alone
 
 LIBRARY = "*.so"
@@ -65,6 +67,7 @@ def publish(place: Path, cache: Path, key: str, kind: str = LIBRARY, beside: str
     try:
         for file in filter(_is_plain, (made, place / beside)):
             shutil.copyfile(file, own / file.name, follow_symlinks=False)
+            _reach_the_disk(own / file.name)  # or a machine that loses power has an empty one for good
         own.chmod(0o755)  # a cache may be shared between users
         with contextlib.suppress(OSError):  # somebody was faster
             own.rename(cache / key)
@@ -72,6 +75,24 @@ def publish(place: Path, cache: Path, key: str, kind: str = LIBRARY, beside: str
         shutil.rmtree(own, ignore_errors=True)
     prune(cache)
     return find(cache, key, kind)
+
+
+def check_room(cache: Path) -> None:
+    """Tell a full disk, or a quota that is used up, from a candidate that does not compile."""
+    try:
+        with tempfile.TemporaryFile(dir=cache) as file:
+            file.write(bytes(ROOM_BYTES))
+            file.flush()
+    except OSError as error:
+        raise MachineryFault(
+            f"Nothing can be built: {cache} cannot be written ({error.strerror}). Free some space there, or set "
+            "XDG_CACHE_HOME to another folder."
+        ) from error
+
+
+def _reach_the_disk(file: Path) -> None:
+    with file.open("rb") as opened:
+        os.fsync(opened.fileno())
 
 
 def _is_plain(file: Path) -> bool:

@@ -19,7 +19,7 @@ from typing import Any
 
 import torch
 
-from stark_worker import build, cuda
+from stark_worker import build, cgroups, cuda
 from stark_worker.channel import Channel
 from stark_worker.clocks import Clock, DeviceClock
 from stark_worker.confinement import confine
@@ -35,7 +35,8 @@ from stark_worker.protocol import Outcome, from_json
 from stark_worker.wards import threads
 from stark_worker.weights import constructed, copy_weights, seed_generators
 
-MEMORY_BYTES = min(16 * 2**30, os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") * 3 // 4)
+_MACHINES_BYTES = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+MEMORY_BYTES = min(16 * 2**30, min(_MACHINES_BYTES, cgroups.memory_bytes() or _MACHINES_BYTES) * 3 // 4)
 PROCESSES = 64 + 16 * threads()  # threads count too, and torch.compile starts a process with threads for each core
 Handed = tuple[Any, list[torch.Tensor], bool]  # the structure of a result, its tensors, and whether these are plain
 NO_MEMORY = ("can't allocate memory", "std::bad_alloc", "CUDA error: out of memory", "CUDA out of memory")

@@ -21,6 +21,7 @@ from typing import Any, NamedTuple
 
 import torch
 
+from stark_worker import cgroups
 from stark_worker.protocol import Build
 
 PAGE = 4096
@@ -187,7 +188,9 @@ def free_bytes(device: torch.device) -> int:
             - torch.cuda.memory_allocated(device)
         )
     found = re.search(r"^MemAvailable:\s*(\d+) kB$", Path("/proc/meminfo").read_text(), re.MULTILINE)
-    return int(found[1]) * 1024 if found else 0
+    left = int(found[1]) * 1024 if found else 0
+    allowed = cgroups.memory_left_bytes()
+    return left if allowed is None else min(left, allowed)
 
 
 def doubled(tensor: torch.Tensor) -> torch.Tensor:

@@ -156,7 +156,7 @@ class Candidate:
             return self._failure(Outcome.CRASH, "The candidate's process ended together with its parent.")
         if not isinstance(code, int) or code == -signal.SIGKILL:
             return self._failure(Outcome.OUT_OF_MEMORY, "The process was killed, as happens when memory runs out.")
-        how = f"with exit code {code}" if code >= 0 else f"by signal {signal.Signals(-code).name}"
+        how = f"with exit code {code}" if code >= 0 else f"by signal {_signal_name(-code)}"
         failure = self._failure(Outcome.CRASH, f"The candidate's process ended {how}.")
         if "std::bad_alloc" in failure.log:
             failure.outcome = Outcome.OUT_OF_MEMORY
@@ -201,3 +201,8 @@ class _Output(threading.Thread):
     def text(self) -> str:
         self.join(0.2)  # what a dead process printed last may still be in the pipe
         return (self._head + self._tail).decode(errors="replace")
+
+
+def _signal_name(number: int) -> str:
+    """Those of real time have none."""
+    return signal.Signals(number).name if number in set(signal.Signals) else str(number)

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import fcntl
 import logging
 import os
 import tempfile
@@ -73,9 +74,16 @@ class Station:
         if why := hidden(self._target):
             raise MachineryFault(f"{why} {SHOW_THEM}")
         hide_memory()  # this process may hold keys, and a candidate may be the same user
-        self._folder = tempfile.TemporaryDirectory(prefix="stark-", ignore_cleanup_errors=True)
+        try:
+            cache.make(self._shared)  # what is not there cannot be opened to a confined process
+            self._folder = tempfile.TemporaryDirectory(prefix="stark-", ignore_cleanup_errors=True)
+        except OSError as error:
+            what = f"{error.filename}: {error.strerror}" if error.filename else str(error)
+            remedy = "Set TMPDIR or XDG_CACHE_HOME to a folder to write in."
+            raise MachineryFault(f"There is no place to work in ({what}). {remedy}") from error
         folder = Path(self._folder.name)
-        cache.make(self._shared)  # what is not there cannot be opened to a confined process
+        self._claim = os.open(folder, os.O_RDONLY)
+        fcntl.flock(self._claim, fcntl.LOCK_SH)  # or it is cleaned up as an old one when nothing was judged for days
         told = {ALLOW_WEAK: "yes"} if self._allow_weak else {}
         told |= BY_FORKED_PROCESSES if self._beside else {}
         # The referee's idle threads take no time from the candidate; the candidate's wait as they would anywhere.
@@ -94,6 +102,7 @@ class Station:
         while not self._lanes.empty():
             await self._lanes.get_nowait().close()
         await asyncio.gather(self._trusted.close(), self._untrusted.close())
+        os.close(self._claim)
         await asyncio.to_thread(self._folder.cleanup)
 
     async def device(self) -> DeviceFacts:
@@ -127,8 +136,9 @@ class Station:
         return await self._builds.build(request)
 
     async def _architecture(self) -> dict[str, str]:
-        """What to compile for, told to processes that cannot see the device, unless the user said so to all."""
-        if "TORCH_CUDA_ARCH_LIST" in os.environ:
+        """What to compile for, told to processes that cannot see the device, unless the user has said it. Who named
+        several, as some containers do, did not mean candidates, which run here alone."""
+        if len(os.environ.get("TORCH_CUDA_ARCH_LIST", "").replace(";", " ").split()) == 1:
             return {}
         number = ((await self.device()).architecture or "").removeprefix("sm_")
         return {"TORCH_CUDA_ARCH_LIST": f"{number[:-1]}.{number[-1]}"} if number.isdigit() else {}

@@ -225,15 +225,17 @@ def _libraries(request: Request) -> list[str]:
 
 
 def _architecture() -> list[str]:
-    """The one architecture there is to build for; none named where there is neither a device nor a wish."""
-    wish = os.environ.get("TORCH_CUDA_ARCH_LIST", "").replace("+PTX", "").split(";")[0].split()
-    if wish:
-        number = wish[0].replace(".", "")
-    elif torch.cuda.is_available():
-        number = "".join(map(str, torch.cuda.get_device_capability()))
-    else:
-        return []
-    return [f"-gencode=arch=compute_{number},code=sm_{number}"] if re.fullmatch(r"\d+[a-z]?", number) else []
+    """What to build for: all that was wished for, else the device there is; none named where there is neither."""
+    wishes = os.environ.get("TORCH_CUDA_ARCH_LIST", "").replace(";", " ").split()
+    if not wishes and torch.cuda.is_available():
+        wishes = [".".join(map(str, torch.cuda.get_device_capability()))]
+    found = [(wish.removesuffix("+PTX").replace(".", ""), wish.endswith("+PTX")) for wish in wishes]
+    return [
+        f"-gencode=arch=compute_{number},code={kind}_{number}"
+        for number, with_ptx in found
+        if re.fullmatch(r"\d+[a-z]?", number)
+        for kind in (("sm", "compute") if with_ptx else ("sm",))
+    ]
 
 
 def _system_includes(cuda: bool) -> list[str]:

@@ -21,6 +21,8 @@ import time
 from collections.abc import AsyncIterator, Mapping
 from pathlib import Path
 
+from stark_worker.processes import END_S
+
 PLACE = Path("/tmp")  # not the user's own temporary folder, which others do not look into
 LOOK_S = 0.05
 TOLD_S, TOLD_AGAIN_S = 5.0, 300.0  # how long somebody waits before it is said, and said again
@@ -55,7 +57,8 @@ async def identity(name: str, environment: Mapping[str, str]) -> str:
     finally:
         if process.returncode is None:
             process.kill()
-            await process.wait()
+            with contextlib.suppress(TimeoutError):  # a driver that hangs may not let go of it
+                await asyncio.wait_for(process.wait(), END_S)
     return said if re.fullmatch(r"[0-9a-f]{32}", said) else name
 
 

@@ -17,6 +17,7 @@ from collections.abc import Coroutine, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Self
 
+from stark_worker import cgroups
 from stark_worker.channel import Channel, ChannelClosed, MessageMalformed
 from stark_worker.faults import MachineryFault
 from stark_worker.folders import OUTPUT_FILE, read_plainly
@@ -25,7 +26,8 @@ from stark_worker.processes import END_S
 PACKAGES = str(Path(__file__).resolve().parent.parent)  # a folder, or the file that `stark pack-worker` made
 INHERITED = (
     *("PATH", "LANG", "LC_ALL", "TZ", "CC", "CXX", "LD_LIBRARY_PATH", "LIBRARY_PATH", "CPATH"),
-    *("CUDA_HOME", "CUDA_PATH", "TORCH_CUDA_ARCH_LIST"),
+    *("CPLUS_INCLUDE_PATH", "CUDA_HOME", "CUDA_PATH", "TORCH_CUDA_ARCH_LIST"),
+    *("NVCC_PREPEND_FLAGS", "NVCC_APPEND_FLAGS", "NVCC_CCBIN"),
     "CUDA_DEVICE_ORDER",  # by which the numbers in CUDA_VISIBLE_DEVICES count
 )
 # glibc keeps what is freed, up to blocks of 32 MB, which it always returns. Left to itself it gives memory back after
@@ -49,7 +51,7 @@ _BOOT = (
 
 def threads() -> int:
     """How many cores this process may use; the same for the reference and every candidate."""
-    return len(os.sched_getaffinity(0))
+    return min(len(os.sched_getaffinity(0)), cgroups.cores() or sys.maxsize)
 
 
 def environment(folder: Path, more: Mapping[str, str]) -> dict[str, str]:

@@ -6,6 +6,7 @@ import asyncio
 import ctypes
 import os
 import re
+import resource
 import shutil
 import signal
 import subprocess
@@ -21,6 +22,7 @@ from torch.utils import cpp_extension
 from conformance.evaluator import TASK
 from stark_worker import build, toolchain
 from stark_worker import cache as cache_of_stark
+from stark_worker.faults import MachineryFault
 from stark_worker.folders import READY_HEADER, READY_MADE, RESOURCES_FILE
 from stark_worker.logs import compiler_errors
 from stark_worker.protocol import EvalRequest, Outcome, Target, to_json
@@ -442,6 +444,35 @@ def test_cuda_sources_compile_against_the_light_headers(tmp_path, monkeypatch):
     request = toolchain.Request("twice", files, (), ("-O3",), (), (), True, True, True)
     assert toolchain.build(request, tmp_path).stat().st_size > 0
     assert re.search(r"kernel<float>: \d+ registers, .*0 bytes spilled", (tmp_path / RESOURCES_FILE).read_text())
+
+
+@pytest.mark.parametrize(
+    ("wish", "flags"),
+    [
+        ("9.0", ["compute_90,code=sm_90"]),
+        ("8.0;9.0a", ["compute_80,code=sm_80", "compute_90a,code=sm_90a"]),
+        ("7.5 12.0+PTX", ["compute_75,code=sm_75", "compute_120,code=sm_120", "compute_120,code=compute_120"]),
+        ("Hopper", []),
+        ("", []),
+    ],
+)
+def test_a_kernel_is_built_for_all_that_was_wished_for(monkeypatch, wish, flags):
+    monkeypatch.setenv("TORCH_CUDA_ARCH_LIST", wish)
+    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
+    assert toolchain._architecture() == [f"-gencode=arch={flag}" for flag in flags]
+
+
+def test_a_disk_that_is_full_is_no_fault_of_a_candidate(tmp_path):
+    cache_of_stark.check_room(tmp_path)
+    assert not list(tmp_path.iterdir())
+    with pytest.raises(MachineryFault, match=r"no_such.*No such file"):
+        cache_of_stark.check_room(tmp_path / "no_such")
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1024, resource.getrlimit(resource.RLIMIT_FSIZE)[1]))
+    try:
+        with pytest.raises(MachineryFault, match="File too large"):
+            cache_of_stark.check_room(tmp_path)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
 
 
 def test_a_slip_is_told_while_other_files_still_compile():

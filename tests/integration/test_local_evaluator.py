@@ -223,3 +223,12 @@ def test_other_systems_are_pointed_to_the_folder_evaluator(monkeypatch):
     monkeypatch.setattr(sys, "platform", "darwin")
     with pytest.raises(EvaluatorError, match="folder evaluator"):
         enter()
+
+
+@pytest.mark.parametrize("name", ["XDG_CACHE_HOME", "TMPDIR"])
+def test_a_machine_without_a_place_to_work_in_is_told_in_a_sentence(tmp_path, monkeypatch, name):
+    (tmp_path / "file").write_text("no folder")
+    monkeypatch.setenv(name, str(tmp_path / "file"))
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "file") if name == "TMPDIR" else None)
+    with pytest.raises(EvaluatorError, match="no place to work in"):
+        enter()

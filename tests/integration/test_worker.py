@@ -62,6 +62,7 @@ FAILURES = {
     "raises": (forward("return x @ x"), Outcome.RUNTIME_ERROR, "return x @ x"),
     "exits at once": (forward("os._exit(0)"), Outcome.CRASH, "exit code 0"),
     "segfault": (forward("print('going', flush=True); return ctypes.string_at(8)"), Outcome.CRASH, "SIGSEGV"),
+    "signal without a name": (forward("os.kill(os.getpid(), 40)"), Outcome.CRASH, "by signal 40"),
     "asks for a terabyte": (forward("return torch.empty(2**38)"), Outcome.OUT_OF_MEMORY, "memory"),
     "wrong value": (forward("y = self.right(x); y[3, 5] += 1; return y"), Outcome.WRONG_RESULT, "at [3, 5]"),
     "wrong type": (forward("return self.right(x).half()"), Outcome.WRONG_RESULT, "float16[16, 64]"),

@@ -34,7 +34,10 @@ class LocalEvaluator:
 
     async def __aenter__(self) -> Self:
         check_machine(self._settings.target)
-        await self._station.__aenter__()
+        try:
+            await self._station.__aenter__()
+        except MachineryFault as fault:
+            raise HERE.no_fault_of_the_candidate(fault) from fault
         return self
 
     async def __aexit__(
