@@ -87,7 +87,7 @@ class Builds:
                 cache.check_room(self._shared)
                 return {"failed": str(said.get("log"))}
             await compiler.end()  # before anybody relies on what it left
-            library = cache.publish(folder / LIBRARY_FOLDER, self._shared, key)
+            library = await asyncio.to_thread(cache.publish, folder / LIBRARY_FOLDER, self._shared, key)
             return {"library": str(library)} if library else {"failed": "The compiler left no library."}
 
     async def _named(self, compiler: Ward, home: Path, mode: str) -> tuple[str, str | None]:
@@ -119,5 +119,6 @@ class Builds:
             await compiler.end()
             if named == headers:  # and what it was asked for was not rewritten meanwhile
                 with contextlib.suppress(OSError):  # a full disk: it goes without
-                    cache.publish(folder / LIBRARY_FOLDER, self._shared, headers, READY_MADE, beside=READY_HEADER)
+                    made = (folder / LIBRARY_FOLDER, self._shared, headers, READY_MADE, READY_HEADER)
+                    await asyncio.to_thread(cache.publish, *made)
             return cache.find(self._shared, headers, READY_HEADER)
