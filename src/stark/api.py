@@ -24,14 +24,14 @@ from stark.interfaces import STOPPED, ChatModel, Ending, Evaluator, Final, Liste
 from stark.method import TEAM_ROLES, build_policy, build_workflow, find_method
 from stark.metrics import attempts_of
 from stark.models import is_provider, open_model, open_to_estimate
-from stark.run import Result, Run, eval_request
+from stark.run import Result, Run, check_reference, eval_request
 from stark.settings import EvaluationSettings, PromptSettings, Roles, RoleSettings, Settings
 from stark.store import open_store
 from stark.stored import new_store, only_run, settings_of, stored_replies, stored_reports
 from stark.task import Task, load_candidate, load_task
 from stark.tree import ROOT_ID, Role
 from stark.waiting import Stoppable, interruptible, run_sync
-from stark_worker.baselines import BASELINES, COMPILE_S, baseline_source
+from stark_worker.baselines import BASELINES, COMPILE_S, EAGER, baseline_source
 from stark_worker.protocol import DeviceFacts, EvalReport
 
 MAY_CHANGE_ON_RESUME = ("budget", "jobs", "roles")
@@ -242,6 +242,8 @@ async def measure_baselines(
             found[name] = known or await evaluator.evaluate(request)
             kept.keep(request, found[name])
             told(name, found[name])
+            if name == EAGER:
+                check_reference(found[name])
     return found
 
 

@@ -385,11 +385,18 @@ def eval_request(task: Task, source: str, settings: EvaluationSettings, entry: s
 
 def check_reference(report: EvalReport) -> None:
     """Refuse a task whose own model does not work."""
-    if report.timing is None:
-        raise TaskError(
-            f"The task's own Model does not pass its evaluation: {report.outcome}. {report.log[-1500:]}",
-            "Fix the task file; nothing was spent.",
-        )
+    if report.timing is not None:
+        return
+    hint = ""
+    if report.outcome is Outcome.WRONG_RESULT:
+        hint = " It does not agree with itself: it is random, depends on earlier calls, or rounds without bounds."
+    elif "dtype" in report.log:
+        hint = " A model of another precision is judged with --precision bf16 or fp16."
+    raise TaskError(
+        f"The task's own Model does not pass its evaluation: {report.outcome.replace('_', ' ')}.{hint} "
+        f"{report.log[-1500:]}",
+        "Fix the task file; nothing was spent.",
+    )
 
 
 async def _cancel(tasks: set[asyncio.Task[None]]) -> None:

@@ -14,7 +14,7 @@ import sys
 import sysconfig
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -27,7 +27,7 @@ from stark_worker.station import SHOW_THEM, Station, hidden
 
 FREE_BYTES = 2 * 2**30
 TOOL_S = 120.0
-_SUM, _TWICE = "45", "42"
+_SUM, _TWICE, _NO_GPU = "45", "42", "no GPU"
 
 _PROGRAM = """
 #include <cstdio>
@@ -43,7 +43,11 @@ _DEVICE_PROGRAM = """
 __global__ void twice(int* x) { *x *= 2; }
 int main() {
     int *x, value = 21;
-    cudaMalloc(&x, sizeof(int));
+    cudaError_t wrong = cudaMalloc(&x, sizeof(int));
+    if (wrong == cudaErrorNoDevice || wrong == cudaErrorInsufficientDriver) {
+        std::printf("no GPU");
+        return 0;
+    }
     cudaMemcpy(x, &value, sizeof(int), cudaMemcpyHostToDevice);
     twice<<<1, 1>>>(x);
     cudaMemcpy(&value, x, sizeof(int), cudaMemcpyDeviceToHost);
@@ -102,7 +106,9 @@ def _compiler(_: Target) -> str:
         words = shlex.split(named) or [named]  # as in "ccache g++"
     except ValueError as error:
         raise Lack(f"CXX is {named}: {error}", "Set it to a C++ compiler, or unset it.") from error
-    _compiled([*words, "-fopenmp"], "program.cpp", _PROGRAM, _SUM, "Install it, on Debian or Ubuntu: apt install g++")
+    _compiled(
+        [*words, "-fopenmp"], "program.cpp", _PROGRAM, (_SUM,), "Install it, on Debian or Ubuntu: apt install g++"
+    )
     return f"{shutil.which(words[0])} compiles, and OpenMP works"
 
 
@@ -159,8 +165,8 @@ def _nvcc(_: Target) -> str:
     fix = "Install the CUDA toolkit of torch's major version, and set CUDA_HOME or PATH."
     if (tool := cuda.nvcc()) is None:
         raise Lack("nvcc is neither on the PATH nor under CUDA_HOME", fix)
-    _compiled([tool], "program.cu", _DEVICE_PROGRAM, _TWICE, fix)
-    return f"{tool} compiles, and its kernel runs"
+    said = _compiled([tool], "program.cu", _DEVICE_PROGRAM, (_TWICE, _NO_GPU), fix)
+    return f"{tool} compiles, and {'its kernel runs' if said == _TWICE else 'there is no GPU to try its kernel on'}"
 
 
 def _profiler(target: Target) -> str:
@@ -224,8 +230,8 @@ def _imported(name: str, fix: str) -> Any:
         raise Lack(f"{name} cannot be imported: {error}", fix) from error
 
 
-def _compiled(command: list[str], name: str, source: str, expected: str, fix: str) -> None:
-    """Compile a program, run it, and see whether it says what it should."""
+def _compiled(command: list[str], name: str, source: str, expected: Sequence[str], fix: str) -> str:
+    """Compile a program, run it, and return what it says, which is something expected."""
     with tempfile.TemporaryDirectory(prefix="stark-doctor-") as folder:
         path = Path(folder, name)
         path.write_text(source, encoding="utf-8")
@@ -238,5 +244,6 @@ def _compiled(command: list[str], name: str, source: str, expected: str, fix: st
             said = done.stdout or done.stderr
             if done.returncode:
                 raise Lack(f"{Path(step[0]).name} fails: {said[-300:]}", fix)
-        if said != expected:
-            raise Lack(f"a program it compiled says {said[-100:]!r} instead of {expected!r}", fix)
+        if said not in expected:
+            raise Lack(f"a program it compiled says {said[-100:]!r} instead of {expected[0]!r}", fix)
+        return said

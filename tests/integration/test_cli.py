@@ -431,3 +431,15 @@ def test_options_that_would_do_nothing_are_refused(task, words, told):
     done = stark_command(*(task if word == "TASK" else word for word in words))
     assert done.returncode == 2
     assert told in done.stderr
+
+
+@pytest.mark.parametrize("place", ["task.py/best.py", "x" * 300])
+def test_an_export_that_cannot_be_written_is_a_sentence(run, tmp_path, place):
+    done = stark_command("export", run, "--best", tmp_path / place)
+    assert done.returncode == 2
+    assert "cannot be written" in done.stderr
+
+
+def test_an_export_does_not_take_the_place_of_a_task(run, task):
+    done = stark_command("export", run, "--best", task)
+    assert (done.returncode, task.read_text()) == (2, TASK)

@@ -11,13 +11,14 @@ import pytest
 from typer.testing import CliRunner
 
 import stark
-from pretend import TASK
+from pretend import TASK, HashEvaluator
 from stark.api import change, go_on, prepare, start
 from stark.cli import app
 from stark.config import load_settings
-from stark.errors import SettingsError, StoreError, UsageError
+from stark.errors import SettingsError, StoreError, TaskError, UsageError
 from stark.results import read_results
 from stark.store import open_store, schema
+from stark_worker.protocol import EvalReport, Outcome, Timing
 
 OPTIONS = {"roles": {"model": "pretend:PretendModel"}, "budget": {"attempts": 4}}
 
@@ -175,3 +176,31 @@ def test_a_run_in_the_current_folder_has_a_name(task, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     stark.optimize(task, run=".", **options("HashEvaluator"))
     assert read_results(tmp_path)[0].run_id == tmp_path.name
+
+
+def test_a_run_without_a_faster_kernel_says_so(task, tmp_path, monkeypatch):
+    async def evaluate(self, request):
+        return EvalReport(Outcome.OK, Timing((10.0 if request.entry == "Model" else 12.0,)))
+
+    monkeypatch.setattr(HashEvaluator, "evaluate", evaluate)
+    words = ["--model", "pretend:PretendModel", "--evaluator", "pretend:HashEvaluator", "--attempts", 2]
+    done = command("optimize", task, "--run", tmp_path / "run", *words, "--set", "evaluation.final=false")
+    assert done.exit_code == 3, done.output
+    assert "not faster than the reference beyond doubt" in done.output
+
+
+@pytest.mark.parametrize(
+    ("report", "told"),
+    [
+        (EvalReport(Outcome.WRONG_RESULT, log="Output 0 differs."), "wrong result. It does not agree with itself"),
+        (EvalReport(Outcome.RUNTIME_ERROR, log="mat1 and mat2 must have the same dtype"), "--precision bf16"),
+    ],
+)
+def test_a_task_that_does_not_work_says_what_it_may_be(task, monkeypatch, report, told):
+    async def evaluate(self, request):
+        return report
+
+    monkeypatch.setattr(HashEvaluator, "evaluate", evaluate)
+    done = command("baseline", task, "--evaluator", "pretend:HashEvaluator")
+    assert isinstance(done.exception, TaskError)
+    assert told in done.exception.message

@@ -7,6 +7,7 @@ import shutil
 import tempfile
 import zipapp
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -35,6 +36,8 @@ def write_best(path: Path, record: RunRecord, nodes: Sequence[Node], final: Fina
     ]
     if final and final.verified.labels:
         lines.append(words.sentence(final.verified.labels))
+    if _is_task(path):
+        raise UsageError(f"{path} is a task, which the kernel would take the place of.", "Name another file.")
     write_text(path, "".join(f"# {line}\n" for line in lines) + best.source)
 
 
@@ -101,6 +104,14 @@ sys.exit(main(sys.argv[1:]))
 """
 
 
+def _is_task(path: Path) -> bool:
+    try:
+        text = path.read_text(encoding="utf-8", errors="replace") if path.is_file() else ""
+    except OSError:  # told when it is written
+        return False
+    return "def get_inputs" in text and "ModelNew" not in text
+
+
 def make_folder(path: Path) -> None:
     """A folder to write into, where there is none yet."""
     try:
@@ -116,18 +127,19 @@ def write_text(path: Path, text: str) -> None:
 
 def write_bytes(path: Path, content: bytes) -> None:
     """Write a file whole or not at all, where a link points to; what is none, as /dev/stdout, gets it as it comes."""
-    if path.is_dir() or not path.name:
-        raise UsageError(f"{path} is a folder.", "Name a file.")
     place = path.resolve()
-    draft = place.with_name(f".{place.name}.draft")
+    draft = place.with_name(f".{place.name}.draft") if place.name else place
     try:
+        if place.is_dir():
+            raise UsageError(f"{path} is a folder.", "Name a file.")
         if place.exists() and not place.is_file():
             place.write_bytes(content)
         else:
             draft.write_bytes(content)
             draft.replace(place)
     except OSError as error:
-        draft.unlink(missing_ok=True)
+        with suppress(OSError):
+            draft.unlink()
         raise UsageError(f"{path} cannot be written: {error.strerror}.", "Choose another file.") from error
 
 

@@ -104,6 +104,8 @@ def show_result(
     elif (plan := result.best.plan) is not None:
         grounded = "passed" if plan.grounded else f"did not pass ({'; '.join(plan.violations) or 'no anchors'})"
         console.print(Text(f"The winner's scaffold {grounded} the anchor check."))
+    if result.best is not None and not result.improved:
+        console.print(Text("It is correct, but not faster than the reference beyond doubt.", "yellow"))
     if exported is not None:
         console.print(Text.assemble("The kernel:       ", (str(exported), "bold"), " (import ModelNew from it)"))
     console.print(Text(f"Look at the tree: {command('show', folder)}"))
