@@ -130,7 +130,8 @@ async def go_on(
     with interruptible(signals) as running, closing(open_store(folder, write=True, create=False)) as store:
         record = only_run(store, folder)
         settings = changed(settings_of(record))
-        check_attempts(settings, len(attempts_of(store.judgements(record.id))) + len(store.unfinished(record.id)))
+        if settings.budget.attempts != record.settings["budget"]["attempts"]:
+            check_attempts(settings, len(attempts_of(store.judgements(record.id))) + len(store.unfinished(record.id)))
         check_prices(settings, open_models(settings))
         if settings.model_dump(mode="json") != record.settings:
             store.amend(record.id, settings.model_dump(mode="json"))
@@ -292,7 +293,7 @@ def check_attempts(settings: Settings, begun: int) -> None:
     if begun > settings.budget.attempts:
         raise UsageError(
             f"The run has {begun} attempts: it cannot be one of {settings.budget.attempts} any more.",
-            f"--attempts is how many it has in all: give more than {begun}, or leave it out.",
+            f"--attempts is how many it has in all: give at least {begun}, or leave it out.",
         )
 
 

@@ -262,32 +262,32 @@ class Run:
     async def _hold_finals(self) -> None:
         """Have the fastest candidates confirmed until one holds: where none does, the one that held before a run was
         extended. Each has one final, or one that fails now and then would be tried until it passes. The last word is
-        stored last, when all are through: whatever does not hold would take its place when the run is killed."""
-        before = self.store.finals(self.record.id)
-        held = {final.node_id: final for final in before}
-        found: list[Final] = []
-        for node in self._contenders(before[-1] if before else None):
-            final = held.get(node.id) or await self._hold_final(node)
-            found.append(final)
-            if final.holds:
+        stored last: after what does not hold comes what held before, whenever the run is killed."""
+        finals, last = self.store.finals(self.record.id), None
+        before = None if self._benched else next((final for final in reversed(finals) if final.holds), None)
+        known = {final.node_id: final for final in finals}
+        for node in self._contenders(before):
+            last = known.get(node.id) or await self._hold_final(node, before)
+            if last.holds:
                 break
-            self._say("note", text=f"#{node.id} does not hold: {final.report.outcome}. {final.report.log[:300]}")
-        last = found[-1:]
-        fresh = [final for final in found[:-1] if final.node_id not in held]
-        if fresh or last != before[-1:]:
-            for final in (*fresh, *last):
-                self.store.confirm(self.record.id, final)
+            self._say("note", text=f"#{node.id} does not hold: {last.report.outcome}. {last.report.log[:300]}")
+        if last is not None and last != self.store.final(self.record.id):
+            self.store.confirm(self.record.id, last)
 
-    async def _hold_final(self, node: Node) -> Final:
+    async def _hold_final(self, node: Node, before: Final | None) -> Final:
         assert node.source is not None
         self._say("note", text=f"#{node.id} is built the stock way and judged anew by both scores.")
         request = eval_request(self.record.task, node.source, self.settings.evaluation)
-        return await hold_final(self.evaluator, request, node.id)
+        final = await hold_final(self.evaluator, request, node.id)
+        self.store.confirm(self.record.id, final)
+        if before is not None and not final.holds:
+            self.store.confirm(self.record.id, before)
+        return final
 
     def _contenders(self, before: Final | None) -> list[Node]:
         """The fastest few, and after them the one that was confirmed before they were there."""
         fastest = contenders(self.tree)
-        if self._benched or before is None or not before.holds or any(node.id == before.node_id for node in fastest):
+        if before is None or any(node.id == before.node_id for node in fastest):
             return fastest
         return [*fastest, self.tree[before.node_id]]
 

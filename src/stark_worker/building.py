@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import re
+import shutil
 import tempfile
 from collections import Counter
 from collections.abc import Mapping
@@ -84,6 +85,8 @@ class Builds:
             except ChannelClosed:
                 return {"failed": "The compiler ended without an answer, as happens when memory runs out."}
             if said["did"] == "failed":
+                await compiler.end()
+                await asyncio.to_thread(shutil.rmtree, folder, ignore_errors=True)  # it may be what fills the disk
                 cache.check_room(self._shared)
                 return {"failed": str(said.get("log"))}
             await compiler.end()  # before anybody relies on what it left

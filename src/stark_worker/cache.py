@@ -63,9 +63,10 @@ def publish(place: Path, cache: Path, key: str, kind: str = LIBRARY, beside: str
     made = _found_in(place, kind)
     if made is None or not _is_plain(made):
         return None
+    files = [file for file in (made, place / beside) if _is_plain(file)]  # whichever goes meanwhile ends it
     own = place_to_build(cache)
     try:
-        for file in filter(_is_plain, (made, place / beside)):
+        for file in files:
             shutil.copyfile(file, own / file.name, follow_symlinks=False)
             _reach_the_disk(own / file.name)  # or a machine that loses power has an empty one for good
         own.chmod(0o755)  # a cache may be shared between users

@@ -16,6 +16,7 @@ from typing import Any
 
 from stark_worker.channel import Channel
 from stark_worker.protocol import DeviceFacts, Target, to_json
+from stark_worker.wards import threads
 
 COPY_BYTES = 64 * 2**20
 GPU_COPY_BYTES = 2**30
@@ -52,7 +53,7 @@ def _cpu_facts() -> DeviceFacts:
         kind="cpu",
         architecture=platform.machine(),
         memory_gb=round(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30, 1),
-        cores=len(os.sched_getaffinity(0)),
+        cores=threads(),
         toolchain=_tools({}),
     )
 

@@ -159,13 +159,15 @@ def _gpu(target: Target) -> str:
 
 
 def _nvcc(_: Target) -> str:
-    _imported("torch", _NO_TORCH)
+    torch = _imported("torch", _NO_TORCH)
     from stark_worker import cuda
 
     fix = "Install the CUDA toolkit of torch's major version, and set CUDA_HOME or PATH."
     if (tool := cuda.nvcc()) is None:
         raise Lack("nvcc is neither on the PATH nor under CUDA_HOME", fix)
     said = _compiled([tool], "program.cu", _DEVICE_PROGRAM, (_TWICE, _NO_GPU), fix)
+    if said == _NO_GPU and torch.cuda.is_available():
+        raise Lack("what it compiles finds no GPU, though torch does: the driver is older than the toolkit", fix)
     return f"{tool} compiles, and {'its kernel runs' if said == _TWICE else 'there is no GPU to try its kernel on'}"
 
 

@@ -77,13 +77,15 @@ class Station:
         try:
             cache.make(self._shared)  # what is not there cannot be opened to a confined process
             self._folder = tempfile.TemporaryDirectory(prefix="stark-", ignore_cleanup_errors=True)
+            self._claim = os.open(self._folder.name, os.O_RDONLY)
         except OSError as error:
             what = f"{error.filename}: {error.strerror}" if error.filename else str(error)
             remedy = "Set TMPDIR or XDG_CACHE_HOME to a folder to write in."
             raise MachineryFault(f"There is no place to work in ({what}). {remedy}") from error
         folder = Path(self._folder.name)
-        self._claim = os.open(folder, os.O_RDONLY)
-        fcntl.flock(self._claim, fcntl.LOCK_SH)  # or it is cleaned up as an old one when nothing was judged for days
+        with contextlib.suppress(OSError):  # some file systems have no locks
+            # or it is cleaned up as an old one when nothing was judged for days
+            fcntl.flock(self._claim, fcntl.LOCK_SH)
         told = {ALLOW_WEAK: "yes"} if self._allow_weak else {}
         told |= BY_FORKED_PROCESSES if self._beside else {}
         # The referee's idle threads take no time from the candidate; the candidate's wait as they would anywhere.

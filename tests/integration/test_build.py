@@ -467,12 +467,13 @@ def test_a_disk_that_is_full_is_no_fault_of_a_candidate(tmp_path):
     assert not list(tmp_path.iterdir())
     with pytest.raises(MachineryFault, match=r"no_such.*No such file"):
         cache_of_stark.check_room(tmp_path / "no_such")
-    resource.setrlimit(resource.RLIMIT_FSIZE, (1024, resource.getrlimit(resource.RLIMIT_FSIZE)[1]))
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1024, before[1]))
     try:
         with pytest.raises(MachineryFault, match="File too large"):
             cache_of_stark.check_room(tmp_path)
     finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
 
 
 def test_a_slip_is_told_while_other_files_still_compile():

@@ -16,6 +16,7 @@ import pytest
 import stark
 from patience import stored, wait_until
 from pretend import TASK, digest
+from stark.results import read_results
 
 TESTS = Path(__file__).parents[1]
 OPTIONS = ["--model", "pretend:PretendModel", "--evaluator", "pretend:HashEvaluator"]
@@ -415,7 +416,8 @@ def test_a_run_goes_on_when_nobody_reads_what_it_tells(task, tmp_path):
         process.stdout.close()
         said = process.stderr.read()
     assert (process.returncode, said) == (0, b"")
-    assert "8 attempts" in stark_command("resume", tmp_path / "run").stdout
+    (found,) = read_results(tmp_path / "run")
+    assert (found.metrics.attempts, found.complete) == (8, True)
 
 
 @pytest.mark.parametrize(

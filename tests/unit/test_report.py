@@ -826,7 +826,7 @@ def test_a_report_that_is_interrupted_leaves_the_earlier_one(tmp_path, monkeypat
     def interrupted(path, content):
         if written:
             raise KeyboardInterrupt
-        written.append(path)
+        written.append(path.write_bytes(content))
 
     monkeypatch.setattr("stark.view.report_files.write_bytes", interrupted)
     with pytest.raises(KeyboardInterrupt):

@@ -395,20 +395,28 @@ def test_a_winner_that_held_stays_one_where_no_faster_one_holds_after_an_extensi
 
 
 class Racy(HashEvaluator):
-    """Its first final fails; the same kernel would pass the next one."""
+    """Its first final fails; the same kernel would pass the next one. ``kills`` is the call that is the end of all."""
 
-    finals = 0
+    finals = kills = 0
 
     async def evaluate(self, request):
         report = await super().evaluate(request)
         if request.rival_source is None or report.timing is None:
             return report
         self.finals += 1
+        if self.finals == self.kills:
+            raise RuntimeError("killed")
         return EvalReport(Outcome.WRONG_RESULT, log="a race") if self.finals <= 2 else report
 
 
-def test_a_winner_that_was_refuted_is_not_tried_until_it_passes(tmp_path):
-    bench = Bench(tmp_path, ["budget.attempts=8"], evaluator=Racy(load_settings().evaluation))
+@pytest.mark.parametrize("killed", [False, True])
+def test_a_winner_that_was_refuted_is_not_tried_until_it_passes(tmp_path, killed):
+    evaluator = Racy(load_settings().evaluation)
+    bench = Bench(tmp_path, ["budget.attempts=8"], evaluator=evaluator)
+    if killed:
+        evaluator.kills = 3
+        with pytest.raises(RuntimeError, match="killed"):
+            bench.optimize()
     first = bench.optimize()[0]
     with bench.run() as run:
         refuted = run.tree.best

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 from dataclasses import replace
+from pathlib import Path
 
 from conformance.store import a_call, a_node, a_root, a_run
 from stark.interfaces import Event
@@ -64,3 +65,9 @@ def test_what_is_exported_takes_no_devices_place(tmp_path):
     write_text(pipe, "text")
     assert os.read(reading, 10) == b"text"
     assert pipe.is_fifo()
+
+
+def test_what_is_exported_may_go_to_a_pipe_without_a_name():
+    reading, writing = os.pipe()
+    write_text(Path(f"/dev/fd/{writing}"), "text")
+    assert os.read(reading, 10) == b"text"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import tempfile
 import zipapp
@@ -127,20 +128,28 @@ def write_text(path: Path, text: str) -> None:
 
 def write_bytes(path: Path, content: bytes) -> None:
     """Write a file whole or not at all, where a link points to; what is none, as /dev/stdout, gets it as it comes."""
-    place = path.resolve()
-    draft = place.with_name(f".{place.name}.draft") if place.name else place
+    if not path.name:
+        raise UsageError(f"{path} is a folder.", "Name a file.")
     try:
-        if place.is_dir():
+        if path.is_dir():
             raise UsageError(f"{path} is a folder.", "Name a file.")
-        if place.exists() and not place.is_file():
-            place.write_bytes(content)
+        if path.exists() and not path.is_file():
+            path.write_bytes(content)
         else:
-            draft.write_bytes(content)
-            draft.replace(place)
+            _replace(Path(os.path.realpath(path)), content)
     except OSError as error:
+        raise UsageError(f"{path} cannot be written: {error.strerror}.", "Choose another file.") from error
+
+
+def _replace(path: Path, content: bytes) -> None:
+    draft = path.with_name(f".{path.name}.draft")
+    try:
+        draft.write_bytes(content)
+        draft.replace(path)
+    except OSError:
         with suppress(OSError):
             draft.unlink()
-        raise UsageError(f"{path} cannot be written: {error.strerror}.", "Choose another file.") from error
+        raise
 
 
 def _training_lines(nodes: Sequence[Node], calls: Sequence[Call], role: Role) -> Iterator[dict[str, Any]]:
