@@ -76,7 +76,7 @@ def test_no_two_draws_are_alike(refer):
 @pytest.mark.parametrize("shape", [(), (5,), (3, 4), (2, 3, 4, 5), (0, 3)])
 def test_every_change_keeps_shape_and_type_and_changes_something(shape):
     for dtype in (torch.float32, torch.bfloat16):
-        values = torch.rand(shape, dtype=dtype)
+        values = torch.rand(shape, dtype=dtype) + 0.5  # a factor changes anything but zero
         for _, change in changes():
             changed = change(values)
             assert (changed.shape, changed.dtype) == (values.shape, values.dtype)
