@@ -29,11 +29,11 @@ from stark_worker import cache, toolchain
 from stark_worker.folders import READY_HEADER
 from stark_worker.logs import compiler_errors, in_candidate_lines
 from stark_worker.toolchain import CPP_FILE, CUDA_FILE, CompileFailed, Request
+from stark_worker.wards import NVCC
 
 Mode = Literal["fast", "stock"]
 Build = Callable[[Path], Any]
 
-NVCC = ("NVCC_PREPEND_FLAGS", "NVCC_APPEND_FLAGS", "NVCC_CCBIN")
 ENVIRONMENT = ("CC", "CXX", "CPATH", "CPLUS_INCLUDE_PATH", "LIBRARY_PATH", *NVCC)
 
 _LOCAL_INCLUDE = re.compile(r'^\s*#\s*include\s*"([^"]+)"', re.MULTILINE)

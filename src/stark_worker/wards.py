@@ -24,10 +24,11 @@ from stark_worker.folders import OUTPUT_FILE, read_plainly
 from stark_worker.processes import END_S
 
 PACKAGES = str(Path(__file__).resolve().parent.parent)  # a folder, or the file that `stark pack-worker` made
+NVCC = ("NVCC_PREPEND_FLAGS", "NVCC_APPEND_FLAGS", "NVCC_CCBIN")
 INHERITED = (
     *("PATH", "LANG", "LC_ALL", "TZ", "CC", "CXX", "LD_LIBRARY_PATH", "LIBRARY_PATH", "CPATH"),
     *("CPLUS_INCLUDE_PATH", "CUDA_HOME", "CUDA_PATH", "TORCH_CUDA_ARCH_LIST"),
-    *("NVCC_PREPEND_FLAGS", "NVCC_APPEND_FLAGS", "NVCC_CCBIN"),
+    *NVCC,
     "CUDA_DEVICE_ORDER",  # by which the numbers in CUDA_VISIBLE_DEVICES count
 )
 # glibc keeps what is freed, up to blocks of 32 MB, which it always returns. Left to itself it gives memory back after

@@ -12,7 +12,6 @@ import torch
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from stark.comparison import _told
 from stark_worker.compare import Rules, Tolerance, largest_error, mismatch, same_finite, spread, tolerance
 from stark_worker.protocol import EvalRequest, KernelBenchVersion, Precision, Score
 
@@ -218,11 +217,3 @@ def test_numbers_without_digits_may_be_taken_for_zero(precision, least):
     allowed = tolerance(expected, 0.0, Precision(precision), Score.VERIFIED)
     assert mismatch(expected.where(expected == 1.0, 0.0), expected, allowed) is None
     assert mismatch(expected.where(expected == 1.0, 3 * least), expected, allowed)
-
-
-@pytest.mark.parametrize(
-    ("p", "told"),
-    [(0.04996, "p < 0.05"), (0.0499, "p = 0.0499"), (0.05, "p = 0.05"), (0.0004, "p < 0.001"), (0.5, "p = 0.5")],
-)
-def test_what_is_significant_is_not_rounded_to_what_is_not(p, told):
-    assert _told(p) == told

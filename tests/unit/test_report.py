@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stark.comparison import compare
+from stark.comparison import _told, compare
 from stark.errors import UsageError
 from stark.interfaces import Ending, Final, RoleUsage, Usage
 from stark.metrics import measure
@@ -832,3 +832,11 @@ def test_a_report_that_is_interrupted_leaves_the_earlier_one(tmp_path, monkeypat
     with pytest.raises(KeyboardInterrupt):
         write_report(tmp_path, "t", [], tables([a_result()]), group([a_result()]))
     assert {path.name for path in tmp_path.iterdir()} == before
+
+
+@pytest.mark.parametrize(
+    ("p", "told"),
+    [(0.04996, "p < 0.05"), (0.0499, "p = 0.0499"), (0.05, "p = 0.05"), (0.0004, "p < 0.001"), (0.5, "p = 0.5")],
+)
+def test_what_is_significant_is_not_rounded_to_what_is_not(p, told):
+    assert _told(p) == told

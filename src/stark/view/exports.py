@@ -128,8 +128,6 @@ def write_text(path: Path, text: str) -> None:
 
 def write_bytes(path: Path, content: bytes) -> None:
     """Write a file whole or not at all, where a link points to; what is none, as /dev/stdout, gets it as it comes."""
-    if not path.name:
-        raise UsageError(f"{path} is a folder.", "Name a file.")
     try:
         if path.is_dir():
             raise UsageError(f"{path} is a folder.", "Name a file.")
