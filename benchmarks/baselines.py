@@ -27,22 +27,14 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "src"))
 
 import record
 
-from stark.errors import StarkError
-from stark.sources import list_checkout, list_files, select
-from stark.task import Task
-from stark_worker.baselines import BASELINES, EAGER, MODES, baseline_source
-from stark_worker.faults import MachineryFault, TaskFault
-from stark_worker.protocol import (
-    DEGENERATE,
-    EvalReport,
-    EvalRequest,
-    KernelBenchVersion,
-    Limits,
-    Outcome,
-    Score,
-    Target,
-)
-from stark_worker.station import Station
+from stark.bench.task_sources import list_checkout, list_files, select
+from stark.core.errors import StarkError
+from stark.core.task import Task
+from stark_worker.protocol.baselines import BASELINES, EAGER, MODES, baseline_source
+from stark_worker.protocol.errors import MachineryFault, Outcome, TaskFault
+from stark_worker.protocol.report import DEGENERATE, EvalReport
+from stark_worker.protocol.request import EvalRequest, KernelBenchVersion, Limits, Score, Target
+from stark_worker.scheduler.worker import Station
 
 ADMITTED = "admitted"
 BROKEN, FAULT = "broken task", "fault"  # beside the outcomes of a report

@@ -87,16 +87,16 @@ def one(case: str, mode: str) -> float:
     import torch
     from torch.utils import cpp_extension
 
-    from stark_worker import build
+    from stark_worker.compiler import extension
 
     where = "cuda" if case.startswith("cuda") else "cpu"
     a, b = torch.randn(2, 1000, device=where)
     with tempfile.TemporaryDirectory() as cache:
         shared = Path(cache, "shared")
         if mode == "ready":
-            build.install(lambda extension: make_ready(extension, shared))
+            extension.install(lambda asked: make_ready(asked, shared))
             cpp_extension.load_inline("measured", **(CASES | SLIPS)[case])
-        build.install(build.from_cache_or_new(shared, Path(cache)), "stock" if mode == "stock" else "fast")
+        extension.install(extension.from_cache_or_new(shared, Path(cache)), "stock" if mode == "stock" else "fast")
         begin = time.perf_counter()
         try:
             built = cpp_extension.load_inline("measured", **(CASES | SLIPS)[case])

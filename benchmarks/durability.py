@@ -34,16 +34,19 @@ import record
 ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT / "tests"))
 
-import langgraph.graph  # noqa: E402, F401
+import langgraph.graph  # noqa: F401
 
-import stark.models.provider  # noqa: E402, F401
-from pretend import TASK, answer, digest  # noqa: E402
-from stark import api  # noqa: E402
-from stark.config import load_settings  # noqa: E402
-from stark.interfaces import Event  # noqa: E402
-from stark.store import open_store  # noqa: E402
-from stark.tree import Node  # noqa: E402
-from stub_server import Behaviour, StubServer  # noqa: E402
+import stark.models.provider  # noqa: F401
+from pretend import TASK, answer, digest
+from stark.core.records import Event
+from stark.core.tree import Node
+from stark.run import (
+    api,
+    assembly,
+)
+from stark.run.config import load_settings
+from stark.store.open import open_store
+from stub_server import Behaviour, StubServer
 
 fork = multiprocessing.get_context("fork")
 
@@ -116,7 +119,7 @@ def _serve(log: Path, address: Any) -> None:
         signal.pause()
 
 
-def _job(folder: Path, url: str, trial: Trial) -> api.Job:
+def _job(folder: Path, url: str, trial: Trial) -> assembly.Job:
     task = folder / "task.py"
     task.write_text(TASK)
     roles = {role: {"max_output_tokens": trial.max_output_tokens} for role in ("plan", "code", "debug", "solo")}

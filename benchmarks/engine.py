@@ -23,10 +23,10 @@ import record
 ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT / "tests"))
 
-from pretend import TASK  # noqa: E402
-from stark import api  # noqa: E402
-from stark.config import load_settings  # noqa: E402
-from stark.interfaces import Event  # noqa: E402
+from pretend import TASK
+from stark.core.records import Event
+from stark.run import api
+from stark.run.config import load_settings
 
 
 class Clock:

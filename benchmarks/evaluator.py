@@ -35,8 +35,10 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "src"))
 import record
 from kernels import gelu, gelu_task, task, timed_kernels
 
-from stark_worker.protocol import EvalReport, EvalRequest, Outcome, Score, Target, Timing
-from stark_worker.station import Station
+from stark_worker.protocol.errors import Outcome
+from stark_worker.protocol.report import EvalReport, Timing
+from stark_worker.protocol.request import EvalRequest, Score, Target
+from stark_worker.scheduler.worker import Station
 
 SAMPLES = {"ours": 3, "theirs": 1}
 AT_ONCE = {Target.CUDA: 20, Target.CPU: 4}

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from stark_worker.protocol import Target
+from stark_worker.protocol.request import Target
 
 _TASK = """
 import torch

@@ -25,8 +25,9 @@ from dataclasses import dataclass
 from random import Random
 from statistics import NormalDist
 
-from stark.tree import ROOT_ID, Node, Role, Tree
-from stark_worker.protocol import EvalReport, Outcome, Timing
+from stark.core.tree import ROOT_ID, Node, Role, Tree
+from stark_worker.protocol.errors import Outcome
+from stark_worker.protocol.report import EvalReport, Timing
 
 FAILED = EvalReport(Outcome.WRONG_RESULT)
 

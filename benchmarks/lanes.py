@@ -22,12 +22,20 @@ import record
 ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT / "tests"))
 
-from pretend import TASK, HashEvaluator, PretendModel, digest  # noqa: E402
-from stark.bench import run_grid  # noqa: E402
-from stark.grid import make_grid, settings_maker  # noqa: E402
-from stark.interfaces import Message, Reply, ReplyForm  # noqa: E402
-from stark.task import Task  # noqa: E402
-from stark_worker.protocol import EvalReport, EvalRequest  # noqa: E402
+from pretend import TASK, HashEvaluator, PretendModel, digest
+from stark.bench.grid import (
+    make_grid,
+    settings_maker,
+)
+from stark.bench.runner import run_grid
+from stark.core.chat import (
+    Message,
+    Reply,
+    ReplyForm,
+)
+from stark.core.task import Task
+from stark_worker.protocol.report import EvalReport
+from stark_worker.protocol.request import EvalRequest
 
 CALL_S, EVALUATION_S = (0.2, 0.6), (0.1, 0.3)
 SPANS: list[tuple[float, float]] = []  # when the lane was busy

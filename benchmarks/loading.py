@@ -18,9 +18,9 @@ from typing import Any
 
 import record
 
-from stark.errors import TaskError, UsageError
-from stark.sources import list_checkout, select
-from stark.task import Task
+from stark.bench.task_sources import list_checkout, select
+from stark.core.errors import TaskError, UsageError
+from stark.core.task import Task
 
 SUBSETS = ("representative", "paper")
 

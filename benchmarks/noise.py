@@ -25,9 +25,11 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "src"))
 import record
 from kernels import gelu, gelu_task
 
-from stark_worker.intervals import CONFIDENCE
-from stark_worker.protocol import BUSY, EvalRequest, Outcome, Target, Timing
-from stark_worker.station import Station
+from stark_worker.protocol.errors import Outcome
+from stark_worker.protocol.intervals import CONFIDENCE
+from stark_worker.protocol.report import BUSY, Timing
+from stark_worker.protocol.request import EvalRequest, Target
+from stark_worker.scheduler.worker import Station
 
 FASTER_MOST, COVERING_LEAST = 0.025, 0.95
 # Elements, for kernels of roughly 0.2 and 2 ms on the CPU, and 0.05 and 0.5 ms on a fast GPU: in bursts and one by one.

@@ -22,19 +22,21 @@ from typing import Any
 
 import record
 
-from stark import api
-from stark.config import load_settings
-from stark.evaluation import open_evaluator
+from stark.core.settings import EvaluationSettings, Settings
+from stark.core.task import Task, load_task
+from stark.evaluation.open import open_evaluator
+from stark.evaluation.requests import eval_request
+from stark.models.playbook.codegen.candidate import write_candidate
 from stark.models.playbook.model import LANGUAGES
 from stark.models.playbook.moves import applicable, complete
-from stark.models.playbook.reading import read_task
-from stark.models.playbook.writing import write_candidate
-from stark.run import Result, eval_request
-from stark.settings import EvaluationSettings, Settings
-from stark.task import Task, load_task
-from stark_worker.baselines import COMPILE_S, COMPILED, EAGER, baseline_source
-from stark_worker.folder import PARTS, write_whole
-from stark_worker.protocol import EvalReport, from_json, to_json
+from stark.models.playbook.trace.program import read_task
+from stark.run import api
+from stark.run.config import load_settings
+from stark.run.result import Result
+from stark_worker.protocol.baselines import COMPILE_S, COMPILED, EAGER, baseline_source
+from stark_worker.protocol.codec import from_json, to_json
+from stark_worker.protocol.folder import PARTS, write_whole
+from stark_worker.protocol.report import EvalReport
 
 ROOT = Path(__file__).parents[1]
 TASKS = sorted((ROOT / "examples" / "tasks").glob("*.py"))

@@ -21,8 +21,8 @@ from typing import Any
 import record
 from landscape import VARIATIONS, Landscape, Simulation
 
-from stark.search import POLICIES, open_policy
-from stark.settings import SearchSettings
+from stark.core.settings import SearchSettings
+from stark.search.policies import POLICIES, open_policy
 
 OURS = "epsilon-greedy"
 

@@ -21,13 +21,16 @@ from pathlib import Path
 
 import record
 
-from stark.bench import record_of
-from stark.grid import make_grid, settings_maker
-from stark.interfaces import Call, Ending, Message, Reply, RunRecord, Spend, TicketRecord, Usage
-from stark.store import SqliteStore, open_store
-from stark.task import Task
-from stark.tree import Node, Plan, Role
-from stark_worker.protocol import DeviceFacts, EvalReport, Outcome, Timing
+from stark.bench.grid import make_grid, settings_maker
+from stark.bench.runner import record_of
+from stark.core.chat import Message, Reply, Usage
+from stark.core.records import Call, Ending, RunRecord, Spend, TicketRecord
+from stark.core.task import Task
+from stark.core.tree import Node, Plan, Role
+from stark.store.open import open_store
+from stark.store.sqlite import SqliteStore
+from stark_worker.protocol.errors import Outcome
+from stark_worker.protocol.report import DeviceFacts, EvalReport, Timing
 
 METHODS = ["stark", "sampling", "reflexion", "search-agent", "ma-only"]
 DEVICE = DeviceFacts("pretend device", "pretend", cores=1)

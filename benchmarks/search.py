@@ -24,16 +24,18 @@ from pathlib import Path
 import record
 from playbook import ROOT, TASKS
 
-from stark import api
-from stark.config import load_settings
-from stark.evaluation import open_evaluator
+from stark.core.interfaces import Evaluator
+from stark.core.settings import Settings
+from stark.core.task import load_task
+from stark.evaluation.open import open_evaluator
+from stark.evaluation.requests import eval_request
 from stark.evaluation.shared import SharedEvaluator
-from stark.interfaces import Evaluator
-from stark.run import eval_request
-from stark.settings import Settings
-from stark.task import load_task
-from stark_worker.folder import write_whole
-from stark_worker.protocol import DeviceFacts, EvalReport, EvalRequest, Timing, from_json, to_json
+from stark.run import api, assembly
+from stark.run.config import load_settings
+from stark_worker.protocol.codec import from_json, to_json
+from stark_worker.protocol.folder import write_whole
+from stark_worker.protocol.report import DeviceFacts, EvalReport, Timing
+from stark_worker.protocol.request import EvalRequest
 
 METHODS = ("stark", "sampling")
 JUDGED = 3  # how often a winner is
@@ -89,9 +91,9 @@ async def search(path: Path, method: str, seed: int, attempts: int, evaluator: E
     with tempfile.TemporaryDirectory() as folder:
         job = api.prepare(path, load_settings(sets=[*sets, "evaluation.final=false"]), Path(folder) / "run")
         with api.new_store(job.folder) as store:
-            record = api.unstarted(job, await evaluator.device())
+            record = assembly.unstarted(job, await evaluator.device())
             store.create(record)
-            return (await api.drive(api.assemble(record, store, evaluator, lambda event: None), [])).source
+            return (await api.drive(assembly.assemble(record, store, evaluator, lambda event: None), [])).source
 
 
 async def speedup(path: Path, source: str | None, evaluator: JudgedOnce) -> float:

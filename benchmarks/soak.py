@@ -25,9 +25,10 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "src"))
 
 import record
 
-from stark_worker.processes import descendants
-from stark_worker.protocol import EvalRequest, Limits, Outcome, Target
-from stark_worker.station import Station
+from stark_worker.processes.process_tree import descendants
+from stark_worker.protocol.errors import Outcome
+from stark_worker.protocol.request import EvalRequest, Limits, Target
+from stark_worker.scheduler.worker import Station
 
 SLOPE_MB = 1.0  # the most that 1,000 evaluations may add
 JUDGED_FROM = 1_000  # fewer evaluations say nothing about a slope

@@ -30,20 +30,31 @@ from typing import Any
 ROOT = Path(__file__).parents[1]
 sys.path[:0] = [str(ROOT / "src"), str(ROOT / "tests")]
 
-from record import commit, host, result_file  # noqa: E402
+from record import commit, host, result_file
 
-from adversarial import honest, honest_gpu, kernelbench, zoo  # noqa: E402
-from adversarial.processes import ROOT as IS_ROOT  # noqa: E402
-from adversarial.processes import as_ordinary_user  # noqa: E402
-from adversarial.zoo import ROUNDS, Share, Verdict  # noqa: E402
-from stark_worker.blame import judge_patiently  # noqa: E402
-from stark_worker.cache import default_cache  # noqa: E402
-from stark_worker.confinement import confine  # noqa: E402
-from stark_worker.faults import MachineryFault, TaskFault  # noqa: E402
-from stark_worker.levels import Confinement  # noqa: E402
-from stark_worker.probes import Probe, probed  # noqa: E402
-from stark_worker.protocol import EvalReport, EvalRequest, ProtocolError, Target  # noqa: E402
-from stark_worker.station import Station  # noqa: E402
+from adversarial import honest, honest_gpu, kernelbench, zoo
+from adversarial.processes import ROOT as IS_ROOT
+from adversarial.processes import as_ordinary_user
+from adversarial.zoo import ROUNDS, Share, Verdict
+from stark_worker.compiler.cache import default_cache
+from stark_worker.doctor.escapes import (
+    Probe,
+    probed,
+)
+from stark_worker.protocol.codec import ProtocolError
+from stark_worker.protocol.errors import (
+    MachineryFault,
+    TaskFault,
+)
+from stark_worker.protocol.report import EvalReport
+from stark_worker.protocol.request import (
+    EvalRequest,
+    Target,
+)
+from stark_worker.sandbox.confine import confine
+from stark_worker.sandbox.levels import Confinement
+from stark_worker.scheduler.retry import judge_patiently
+from stark_worker.scheduler.worker import Station
 
 TRIES = 3
 HARMLESS = ("rejected", Verdict.TRUE_TIME)
@@ -181,7 +192,7 @@ def _confined(gpu: bool, folder: Path, memory_bytes: int, processes: int) -> Con
 
 
 def _open_gpu() -> None:
-    from stark_worker import cuda  # only here: whoever forks must not have touched the GPU
+    from stark_worker.device import cuda  # only here: whoever forks must not have touched the GPU
 
     cuda.start()
 

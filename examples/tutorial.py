@@ -16,14 +16,24 @@ import sys
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from stark.agents.replies import CODE_FORM, DEBUG_FORM, PLAN_FORM, Answer, read_kernel, read_plan
-from stark.errors import StarkError
+from stark.agents.replies import Answer
+from stark.agents.replies import CODE_FORM
+from stark.agents.replies import DEBUG_FORM
+from stark.agents.replies import PLAN_FORM
+from stark.agents.replies import read_kernel
+from stark.agents.replies import read_plan
+from stark.core.errors import StarkError
 from stark.evaluation.local import LocalEvaluator
-from stark.interfaces import ChatModel, Evaluator, Message
-from stark.models import open_model
-from stark.settings import EvaluationSettings, RoleSettings
-from stark.tree import Role
-from stark_worker.protocol import EvalReport, EvalRequest, Outcome
+from stark.core.chat import Message
+from stark.core.interfaces import ChatModel
+from stark.core.interfaces import Evaluator
+from stark.models.open import open_model
+from stark.core.settings import EvaluationSettings
+from stark.core.settings import RoleSettings
+from stark.core.tree import Role
+from stark_worker.protocol.errors import Outcome
+from stark_worker.protocol.report import EvalReport
+from stark_worker.protocol.request import EvalRequest
 
 # -- the tree -------------------------------------------------------------------------------------------------------
 

@@ -19,10 +19,12 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from stark.errors import EvaluatorError, PromptRefused, TaskError
-from stark.interfaces import Message, Reply, ReplyForm, Usage
-from stark.settings import EvaluationSettings, RoleSettings
-from stark_worker.protocol import DEGENERATE, DeviceFacts, EvalReport, EvalRequest, Outcome, Score, Timing
+from stark.core.chat import Message, Reply, ReplyForm, Usage
+from stark.core.errors import EvaluatorError, PromptRefused, TaskError
+from stark.core.settings import EvaluationSettings, RoleSettings
+from stark_worker.protocol.errors import Outcome
+from stark_worker.protocol.report import DEGENERATE, DeviceFacts, EvalReport, Timing
+from stark_worker.protocol.request import EvalRequest, Score
 
 TASK = """\
 def get_inputs():

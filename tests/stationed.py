@@ -13,9 +13,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from stark_worker.processes import descendants
-from stark_worker.protocol import EvalReport, EvalRequest, Target
-from stark_worker.station import Station
+from stark_worker.processes.process_tree import descendants
+from stark_worker.protocol.report import EvalReport
+from stark_worker.protocol.request import EvalRequest, Target
+from stark_worker.scheduler.worker import Station
 
 GONE_S = 60.0  # who is just ending may have to wait for its turn on a busy machine
 SOURCES = Path(__file__).parents[1] / "src"

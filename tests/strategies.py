@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from hypothesis import strategies as st
 
-from stark.tree import ROOT_ID, Node, Plan, Role, Tree
-from stark_worker.protocol import EvalReport, Outcome, Timing
+from stark.core.tree import ROOT_ID, Node, Plan, Role, Tree
+from stark_worker.protocol.errors import Outcome
+from stark_worker.protocol.report import EvalReport, Timing
 
 FAILURES = [
     outcome

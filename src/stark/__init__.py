@@ -15,7 +15,7 @@ __all__ = ["optimize", "resume"]
 def __getattr__(name: str) -> Any:
     # The API pulls in every part of the host; importing `stark` alone stays cheap.
     if name in __all__:
-        from stark import api
+        from stark.run import api
 
         return getattr(api, name)
     raise AttributeError(f"module 'stark' has no attribute {name!r}")

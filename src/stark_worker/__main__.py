@@ -26,15 +26,17 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 
-from stark_worker import words
-from stark_worker.baselines import EAGER, MODES, measured
-from stark_worker.blame import judge_patiently
-from stark_worker.cache import default_cache
-from stark_worker.doctor import can_work, examine
-from stark_worker.faults import MachineryFault, TaskFault
-from stark_worker.folder import serve
-from stark_worker.protocol import EvalRequest, Precision, ProtocolError, Score, Target, from_json, to_json
-from stark_worker.station import Station
+from stark_worker.compiler.cache import default_cache
+from stark_worker.doctor.doctor import examine
+from stark_worker.protocol import report_text
+from stark_worker.protocol.baselines import EAGER, MODES
+from stark_worker.protocol.codec import ProtocolError, from_json, to_json
+from stark_worker.protocol.errors import MachineryFault, TaskFault
+from stark_worker.protocol.findings import can_work
+from stark_worker.protocol.request import EvalRequest, Precision, Score, Target
+from stark_worker.scheduler.retry import judge_patiently, measured
+from stark_worker.scheduler.serve import serve
+from stark_worker.scheduler.worker import Station
 
 ALLOW_WEAK_HELP = "run candidates where they cannot be locked in as an ordinary user's should be"
 LACKING = INCORRECT = 1
@@ -56,7 +58,7 @@ async def judge_files(station: Station, options: argparse.Namespace) -> int:
     reference = await judge_patiently(station.judge, own)
     theirs = replace(own, candidate_source=options.candidate, entry="ModelNew", labelled=True)
     report = await judge_patiently(station.judge, theirs)
-    print(to_json(report) if options.json else "\n".join(words.lines(report, reference)))
+    print(to_json(report) if options.json else "\n".join(report_text.lines(report, reference)))
     return 0 if report.timing else INCORRECT
 
 
@@ -65,7 +67,11 @@ async def baseline(station: Station, options: argparse.Namespace) -> int:
     first_ms = None
     async for name, report in measured(station.judge, _request(options), [BASELINES[name] for name in options.only]):
         line = json.dumps({"baseline": name, "report": json.loads(to_json(report))}, ensure_ascii=False)
-        told = [f"{name:<28}{words.verdict(report, first_ms)}", *words.warnings(report), *words.doubts(report)]
+        told = [
+            f"{name:<28}{report_text.verdict(report, first_ms)}",
+            *report_text.warnings(report),
+            *report_text.doubts(report),
+        ]
         print(line if options.json else "\n".join(told), flush=True)
         first_ms = first_ms or (report.timing.median_ms if report.timing else None)
     return 0

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from adversarial.row_tasks import ROW_TASKS, RowTask
 from adversarial.zoo import task_source
-from stark_worker.protocol import EvalRequest, Precision, Target
+from stark_worker.protocol.request import EvalRequest, Precision, Target
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from adversarial.honest import MIXED_TASKS, Honest, declared, mixed, others, row_model
 from adversarial.row_tasks import ROW_TASKS, RowTask
-from stark_worker.protocol import Precision, Target
+from stark_worker.protocol.request import Precision, Target
 
 # Bodies of forward(), with what the constructor needs for them.
 PYTHON = {

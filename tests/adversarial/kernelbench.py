@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from adversarial import zoo
-from stark_worker.protocol import Target
+from stark_worker.protocol.request import Target
 
 COMPILING_S = 300
 SECONDS = 20  # to judge a candidate, whose extension is compiled already

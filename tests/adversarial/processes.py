@@ -10,7 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from stark_worker import landlock, mounts, syscalls
+from stark_worker.sandbox import landlock, mounts, syscalls
 
 ROOT = os.geteuid() == 0
 LANDLOCK = landlock.version() > 0

@@ -16,10 +16,11 @@ from pathlib import Path
 import pytest
 
 from adversarial import honest, honest_gpu, zoo
+from stark.core.settings import EvaluationSettings
 from stark.evaluation.local import LocalEvaluator
-from stark.settings import EvaluationSettings
-from stark_worker.levels import Level
-from stark_worker.protocol import Outcome, Target
+from stark_worker.protocol.errors import Outcome
+from stark_worker.protocol.request import Target
+from stark_worker.sandbox.levels import Level
 
 ALL = [zoo.read(path) for path in sorted((zoo.HERE / "exploits").glob("*.py"))]
 STOPPED = {exploit.name: exploit for exploit in ALL if "cpu" in exploit.targets and exploit.known is None}

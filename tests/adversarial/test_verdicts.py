@@ -11,7 +11,8 @@ import pytest
 
 from adversarial import zoo
 from adversarial.zoo import Verdict
-from stark_worker.protocol import EvalReport, Outcome, Timing
+from stark_worker.protocol.errors import Outcome
+from stark_worker.protocol.report import EvalReport, Timing
 
 ALL = [zoo.read(path) for path in sorted((zoo.HERE / "exploits").glob("*.py"))]
 ACCEPTED = replace(ALL[0], expect=("ok-at-true-time",))

@@ -21,7 +21,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import NamedTuple
 
-from stark_worker.protocol import EvalReport, EvalRequest, Limits, Outcome, Target
+from stark_worker.protocol.errors import Outcome
+from stark_worker.protocol.report import EvalReport
+from stark_worker.protocol.request import EvalRequest, Limits, Target
 
 HERE = Path(__file__).parent
 ESCAPED, CHEAT = "ESCAPED", "CHEAT = True"

@@ -6,7 +6,8 @@ import asyncio
 
 import pytest
 
-from stark.interfaces import ChatModel, Finish, Message, Reply, ReplyForm, Usage
+from stark.core.chat import Finish, Message, Reply, ReplyForm, Usage
+from stark.core.interfaces import ChatModel
 
 FORM = ReplyForm("code", "Hand in the kernel.", {"explanation": "What was done.", "source": "The source."})
 

@@ -16,9 +16,11 @@ from dataclasses import replace
 
 import pytest
 
-from stark.errors import TaskError
-from stark.interfaces import Evaluator
-from stark_worker.protocol import DeviceFacts, EvalReport, EvalRequest, Limits, Outcome
+from stark.core.errors import TaskError
+from stark.core.interfaces import Evaluator
+from stark_worker.protocol.errors import Outcome
+from stark_worker.protocol.report import DeviceFacts, EvalReport
+from stark_worker.protocol.request import EvalRequest, Limits
 
 TASK = """
 import torch

@@ -12,9 +12,10 @@ from random import Random
 
 import pytest
 
-from stark.interfaces import Policy
-from stark.tree import ROOT_ID, Node, Role, Tree
-from stark_worker.protocol import EvalReport, Outcome, Timing
+from stark.core.interfaces import Policy
+from stark.core.tree import ROOT_ID, Node, Role, Tree
+from stark_worker.protocol.errors import Outcome
+from stark_worker.protocol.report import EvalReport, Timing
 
 
 def grown(seed: int, nodes: int = 40) -> Tree:

@@ -16,23 +16,14 @@ from typing import Any
 
 import pytest
 
-from stark.errors import StoreError
-from stark.interfaces import (
-    Call,
-    Ending,
-    Finish,
-    Message,
-    Reply,
-    RoleUsage,
-    RunRecord,
-    Spend,
-    Store,
-    TicketRecord,
-    Usage,
-)
-from stark.task import Task
-from stark.tree import Node, Plan, Role
-from stark_worker.protocol import DeviceFacts, EvalReport, Outcome, Timing
+from stark.core.chat import Finish, Message, Reply, Usage
+from stark.core.errors import StoreError
+from stark.core.interfaces import Store
+from stark.core.records import Call, Ending, RoleUsage, RunRecord, Spend, TicketRecord
+from stark.core.task import Task
+from stark.core.tree import Node, Plan, Role
+from stark_worker.protocol.errors import Outcome
+from stark_worker.protocol.report import DeviceFacts, EvalReport, Timing
 
 DEVICE = DeviceFacts("Processor", "cpu", cores=2, toolchain={"g++": "12"})
 OK = EvalReport(

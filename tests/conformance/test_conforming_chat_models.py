@@ -7,11 +7,11 @@ import asyncio
 import pytest
 
 from conformance.chat_model import FORM, ChatModelConformance
-from stark.errors import ModelUnavailable, UsageError
-from stark.interfaces import Finish, Message, Reply, Usage
-from stark.models import open_model
-from stark.settings import RoleSettings
-from stark.tree import Role
+from stark.core.chat import Finish, Message, Reply, Usage
+from stark.core.errors import ModelUnavailable, UsageError
+from stark.core.settings import RoleSettings
+from stark.core.tree import Role
+from stark.models.open import open_model
 from stub_server import Behaviour, StubServer
 
 ASKED = [Message("user", "Write one.")]

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from conformance.evaluator import EvaluatorConformance
-from stark.evaluation import open_evaluator
-from stark.settings import EvaluationSettings
+from stark.core.settings import EvaluationSettings
+from stark.evaluation.open import open_evaluator
 from stationed import serving
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from conformance.policy import PolicyConformance
-from stark.search import POLICIES, open_policy
-from stark.settings import SearchSettings
+from stark.core.settings import SearchSettings
+from stark.search.policies import POLICIES, open_policy
 
 
 class TestBuiltIn(PolicyConformance):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from conformance.store import StoreConformance
-from stark.store import open_store
+from stark.store.open import open_store
 
 
 class TestSqliteStore(StoreConformance):

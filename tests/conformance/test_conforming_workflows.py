@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from conformance.workflow import WorkflowConformance, team
-from stark.agents.graph import WORKFLOWS
+from stark.agents.workflows import WORKFLOWS
 
 
 class TestBuiltIn(WorkflowConformance):

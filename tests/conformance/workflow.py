@@ -17,12 +17,16 @@ import pytest
 from pretend import TASK, HashEvaluator, PretendModel
 from stark.agents.prompts import Prompts, Scene, load_templates
 from stark.agents.roles import Team
-from stark.config import load_settings
-from stark.interfaces import Attempt, Message, Reply, ReplyForm, Ticket, Workflow
-from stark.settings import RoleSettings
-from stark.task import Task
-from stark.tree import ROOT_ID, Node, Role, Tree
-from stark_worker.protocol import DeviceFacts, EvalReport, EvalRequest, Outcome, Timing
+from stark.core.chat import Message, Reply, ReplyForm
+from stark.core.interfaces import Workflow
+from stark.core.records import Attempt, Ticket
+from stark.core.settings import RoleSettings
+from stark.core.task import Task
+from stark.core.tree import ROOT_ID, Node, Role, Tree
+from stark.run.config import load_settings
+from stark_worker.protocol.errors import Outcome
+from stark_worker.protocol.report import DeviceFacts, EvalReport, Timing
+from stark_worker.protocol.request import EvalRequest
 
 
 def team() -> Team:

@@ -5,7 +5,9 @@ from __future__ import annotations
 import pytest
 
 from gpu.test_gpu_worker import KERNEL, LANGUAGES, LIMITS, SMALL, forward
-from stark_worker.protocol import EvalRequest, Kernels, Outcome, Target
+from stark_worker.protocol.errors import Outcome
+from stark_worker.protocol.report import Kernels
+from stark_worker.protocol.request import EvalRequest, Target
 from stationed import stationed
 
 

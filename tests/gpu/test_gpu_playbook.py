@@ -10,15 +10,16 @@ from pathlib import Path
 
 import pytest
 
-from stark_worker.protocol import EvalRequest, Limits, Outcome, Target
+from stark_worker.protocol.errors import Outcome
+from stark_worker.protocol.request import EvalRequest, Limits, Target
 from stationed import stationed
 
 pytest.importorskip("pydantic")
 
+from stark.models.playbook.codegen.candidate import write_candidate
+from stark.models.playbook.codegen.triton import TRITON
 from stark.models.playbook.moves import applicable
-from stark.models.playbook.reading import read_task
-from stark.models.playbook.writing import write_candidate
-from stark.models.playbook.writing_triton import TRITON
+from stark.models.playbook.trace.program import read_task
 
 TASKS = sorted((Path(__file__).parents[2] / "examples" / "tasks").glob("*.py"))
 DEADLINE_S = 120.0

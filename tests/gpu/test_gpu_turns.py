@@ -9,9 +9,10 @@ import uuid
 import pytest
 
 from gpu.test_gpu_worker import KERNEL, LIMITS, SMALL
-from stark_worker.protocol import EvalRequest, Outcome, Target
-from stark_worker.station import devices
-from stark_worker.turns import Turns, identity
+from stark_worker.device.gpu_lock import Turns, identity
+from stark_worker.protocol.errors import Outcome
+from stark_worker.protocol.request import EvalRequest, Target
+from stark_worker.scheduler.worker import devices
 from stationed import stationed
 
 

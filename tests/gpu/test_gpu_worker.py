@@ -20,21 +20,11 @@ from pathlib import Path
 
 import pytest
 
-from stark_worker.baselines import MODES, baseline_source
-from stark_worker.faults import MachineryFault
-from stark_worker.protocol import (
-    DeviceFacts,
-    EvalReport,
-    EvalRequest,
-    KernelBenchVersion,
-    Limits,
-    Outcome,
-    Precision,
-    Score,
-    Target,
-    from_json,
-    to_json,
-)
+from stark_worker.protocol.baselines import MODES, baseline_source
+from stark_worker.protocol.codec import from_json, to_json
+from stark_worker.protocol.errors import MachineryFault, Outcome
+from stark_worker.protocol.report import DeviceFacts, EvalReport
+from stark_worker.protocol.request import EvalRequest, KernelBenchVersion, Limits, Precision, Score, Target
 from stationed import stationed
 
 TEMPLATES = Path(__file__).parents[2] / "src" / "stark" / "agents" / "templates"

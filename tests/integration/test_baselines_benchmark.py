@@ -13,19 +13,11 @@ from pathlib import Path
 import pytest
 
 from conformance.evaluator import TASK
-from stark.task import Task
-from stark_worker.baselines import BASELINES, EAGER
-from stark_worker.faults import MachineryFault, TaskFault
-from stark_worker.protocol import (
-    DEGENERATE,
-    EvalReport,
-    EvalRequest,
-    KernelBenchVersion,
-    Outcome,
-    Score,
-    Target,
-    Timing,
-)
+from stark.core.task import Task
+from stark_worker.protocol.baselines import BASELINES, EAGER
+from stark_worker.protocol.errors import MachineryFault, Outcome, TaskFault
+from stark_worker.protocol.report import DEGENERATE, EvalReport, Timing
+from stark_worker.protocol.request import EvalRequest, KernelBenchVersion, Score, Target
 
 SCRIPT = Path(__file__).parents[2] / "benchmarks" / "baselines.py"
 V01 = KernelBenchVersion.V01

@@ -17,8 +17,8 @@ from conformance.evaluator import KERNEL
 from conformance.evaluator import TASK as REAL_TASK
 from patience import wait_until
 from pretend import TASK, answer
-from stark.results import read_results
-from stark.store import open_store
+from stark.analysis.results import read_results
+from stark.store.open import open_store
 from stub_server import Behaviour, StubServer
 
 ROOT = Path(__file__).parents[2]

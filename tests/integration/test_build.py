@@ -20,13 +20,14 @@ import torch
 from torch.utils import cpp_extension
 
 from conformance.evaluator import TASK
-from stark_worker import build, toolchain
-from stark_worker import cache as cache_of_stark
-from stark_worker.faults import MachineryFault
-from stark_worker.folders import READY_HEADER, READY_MADE, RESOURCES_FILE
-from stark_worker.logs import compiler_errors
-from stark_worker.protocol import EvalRequest, Outcome, Target, to_json
-from stark_worker.station import Station
+from stark_worker.compiler import cache as cache_of_stark
+from stark_worker.compiler import extension, toolchain
+from stark_worker.processes.workdir import READY_HEADER, READY_MADE, RESOURCES_FILE
+from stark_worker.protocol.codec import to_json
+from stark_worker.protocol.errors import MachineryFault, Outcome
+from stark_worker.protocol.logs import compiler_errors
+from stark_worker.protocol.request import EvalRequest, Target
+from stark_worker.scheduler.worker import Station
 from stationed import processes_below, stationed
 
 SOURCE = """
@@ -88,7 +89,7 @@ LIGHT = 'extern "C" int next(int x) { return x + 1; }'
 def cache(tmp_path, monkeypatch):
     for name in ("load_inline", "load"):
         monkeypatch.setattr(cpp_extension, name, getattr(cpp_extension, name))
-    build.install(build.from_cache_or_new(tmp_path / "shared", tmp_path / "cache"))
+    extension.install(extension.from_cache_or_new(tmp_path / "shared", tmp_path / "cache"))
     return tmp_path / "cache"
 
 
@@ -287,15 +288,15 @@ def test_headers_that_were_made_ready_are_not_read_again(tmp_path):
 
 
 def test_headers_that_were_made_ready_and_are_broken_are_done_without(tmp_path, cache):
-    made: list[build.Extension] = []
-    build.install(made.append)
+    made: list[extension.Extension] = []
+    extension.install(made.append)
     cpp_extension.load_inline("f", TEXT, functions=["f"])
     (folder := tmp_path / "shared" / made[0].headers_key).mkdir(parents=True)
     made[0].make_headers(folder)
     ready = folder / READY_MADE
     half = ready.stat().st_size // 2
     ready.write_bytes(ready.read_bytes()[:half] + bytes(half))
-    build.install(build.from_cache_or_new(tmp_path / "shared", tmp_path / "cache"))
+    extension.install(extension.from_cache_or_new(tmp_path / "shared", tmp_path / "cache"))
     module = cpp_extension.load_inline("f", TEXT, functions=["f"])
     assert torch.equal(module.f(torch.ones(2)), torch.ones(2))
     assert not with_full_headers(next((tmp_path / "cache").iterdir()))

@@ -16,7 +16,7 @@ import pytest
 import stark
 from patience import stored, wait_until
 from pretend import TASK, digest
-from stark.results import read_results
+from stark.analysis.results import read_results
 
 TESTS = Path(__file__).parents[1]
 OPTIONS = ["--model", "pretend:PretendModel", "--evaluator", "pretend:HashEvaluator"]

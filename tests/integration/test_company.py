@@ -10,10 +10,13 @@ import time
 import pytest
 
 from adversarial import zoo
-from stark_worker import company, words
-from stark_worker.company import Company
-from stark_worker.processes import FIRST, descendants
-from stark_worker.protocol import BUSY, EvalReport, EvalRequest, Outcome, Timing
+from stark_worker.processes import usage
+from stark_worker.processes.process_tree import FIRST, descendants
+from stark_worker.processes.usage import Company
+from stark_worker.protocol import report_text
+from stark_worker.protocol.errors import Outcome
+from stark_worker.protocol.report import BUSY, EvalReport, Timing
+from stark_worker.protocol.request import EvalRequest
 from stationed import stationed
 
 LOOKED_S = 1.5
@@ -52,14 +55,16 @@ def test_others_are_told_from_us(busy):
 
 
 def test_what_every_system_does_by_itself_is_not_mentioned():
-    assert company.told(company.NOTICED * 0.9) is None
-    assert company.told(1.04).startswith("others kept 1.0 of ")
+    assert usage.told(usage.NOTICED * 0.9) is None
+    assert usage.told(1.04).startswith("others kept 1.0 of ")
 
 
 def test_a_time_beside_others_is_doubted():
     quiet = EvalReport(Outcome.OK, Timing((1.0,)))
-    assert words.doubts(quiet) == []
-    (doubt,) = words.doubts(EvalReport(Outcome.OK, Timing((1.0,)), checks={BUSY: "others kept 1.0 of 2 cores busy"}))
+    assert report_text.doubts(quiet) == []
+    (doubt,) = report_text.doubts(
+        EvalReport(Outcome.OK, Timing((1.0,)), checks={BUSY: "others kept 1.0 of 2 cores busy"})
+    )
     assert "others kept 1.0 of 2 cores busy" in doubt
 
 

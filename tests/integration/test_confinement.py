@@ -16,11 +16,10 @@ from pathlib import Path
 import pytest
 
 from adversarial.processes import LANDLOCK, NAMESPACES, ROOT, as_ordinary_user, in_child
-from stark_worker import seccomp, syscalls
-from stark_worker.candidate import MEMORY_BYTES, lock_in
-from stark_worker.confinement import confine
-from stark_worker.levels import ALLOW_WEAK, STANDARD, STRONG, Confinement, Level
-from stark_worker.probes import ATTEMPTS, probed
+from stark_worker.doctor.escapes import ATTEMPTS, probed
+from stark_worker.sandbox import seccomp, syscalls
+from stark_worker.sandbox.confine import MEMORY_BYTES, confine, lock_in
+from stark_worker.sandbox.levels import ALLOW_WEAK, STANDARD, STRONG, Confinement, Level
 
 MEMORY, PROCESSES = 2**30, 64
 NO_RESERVE = 0x4000  # has a name in Python 3.13 and later
@@ -150,11 +149,11 @@ def honest_work(folder: Path) -> list[str]:
     import torch
     from torch.utils import cpp_extension
 
-    from stark_worker import build
+    from stark_worker.compiler import extension
 
     os.environ |= {name: str(folder) for name in ("HOME", "TMPDIR", "TORCH_EXTENSIONS_DIR")}
     tempfile.tempdir = None
-    build.install(build.from_cache_or_new(folder / "build", folder / "build"))
+    extension.install(extension.from_cache_or_new(folder / "build", folder / "build"))
     confined(folder, 8 * 2**30, 256)
     source = """
     #include <torch/extension.h>

@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 
 from integration.test_cli import command, environment, stark_command
-from stark_worker.doctor import State
-from stark_worker.levels import Control
-from stark_worker.needs import Lack, needs
-from stark_worker.protocol import Target
+from stark_worker.doctor.requirements import Lack, needs
+from stark_worker.protocol.findings import State
+from stark_worker.protocol.request import Target
+from stark_worker.sandbox.levels import Control
 from stub_server import Behaviour, StubServer
 
 HOST_ONLY = ["--evaluator", "pretend:HashEvaluator", "--json"]

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from stark.store import open_store
+from stark.store.open import open_store
 
 ROOT = Path(__file__).parents[2]
 SCRIPT = ROOT / "scripts" / "first-run"

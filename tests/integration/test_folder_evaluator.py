@@ -15,11 +15,14 @@ from pathlib import Path
 import pytest
 
 from patience import wait_until
-from stark.errors import EvaluatorError, TaskError, UsageError
+from stark.core.errors import EvaluatorError, TaskError, UsageError
+from stark.core.settings import EvaluationSettings
 from stark.evaluation.folder import FolderEvaluator
-from stark.settings import EvaluationSettings
-from stark_worker.folder import KEPT_S, PARTS
-from stark_worker.protocol import EvalRequest, Limits, Outcome, Target, to_json
+from stark_worker.protocol.codec import to_json
+from stark_worker.protocol.errors import Outcome
+from stark_worker.protocol.folder import PARTS
+from stark_worker.protocol.request import EvalRequest, Limits, Target
+from stark_worker.scheduler.serve import KEPT_S
 from stationed import SOURCES, below, serving
 
 TASK = """\

@@ -10,7 +10,8 @@ import pytest
 from conformance.evaluator import KERNEL, RIGHT
 from integration.test_worker import at_import, forward
 from patience import standstills
-from stark_worker.protocol import Limits, Outcome
+from stark_worker.protocol.errors import Outcome
+from stark_worker.protocol.request import Limits
 from stationed import stationed
 
 LIMITS = Limits(build_s=6.0, run_s=3.0)

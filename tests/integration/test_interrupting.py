@@ -15,8 +15,8 @@ from pathlib import Path
 from threading import Event, Thread
 
 from patience import stored, wait_until
-from stark.store import open_store
-from stark.tree import Node
+from stark.core.tree import Node
+from stark.store.open import open_store
 from stationed import GONE_S, below
 
 TASK = """\

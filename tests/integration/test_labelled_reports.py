@@ -8,7 +8,9 @@ import pytest
 
 from conformance.evaluator import KERNEL, REFERENCE, RIGHT, TASK
 from integration.test_worker import forward
-from stark_worker.protocol import Kernels, Limits, Outcome
+from stark_worker.protocol.errors import Outcome
+from stark_worker.protocol.report import Kernels
+from stark_worker.protocol.request import Limits
 from stationed import stationed
 
 

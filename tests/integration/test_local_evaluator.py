@@ -14,13 +14,15 @@ import pytest
 
 from conformance.evaluator import REFERENCE, RIGHT, evaluate
 from integration.test_worker import running
-from stark.errors import EvaluatorError
-from stark.evaluation import open_evaluator
+from stark.core.errors import EvaluatorError
+from stark.core.settings import EvaluationSettings
 from stark.evaluation.local import check_machine
-from stark.settings import EvaluationSettings
-from stark_worker import lane, station, wards
-from stark_worker.faults import MachineryFault
-from stark_worker.protocol import EvalReport, Outcome, Target
+from stark.evaluation.open import open_evaluator
+from stark_worker.processes import handles
+from stark_worker.protocol.errors import MachineryFault, Outcome
+from stark_worker.protocol.report import EvalReport
+from stark_worker.protocol.request import Target
+from stark_worker.scheduler import lane, worker
 from stationed import below
 
 
@@ -98,7 +100,7 @@ def test_a_fault_of_the_machinery_is_retried_and_then_told(tmp_path, monkeypatch
 
 def test_a_worker_that_hangs_is_ended_and_not_tried_again(tmp_path, monkeypatch):
     monkeypatch.setattr(lane, "SLACK_S", -149.5)
-    monkeypatch.setattr(wards, "GONE_S", 0.5)
+    monkeypatch.setattr(handles, "GONE_S", 0.5)
     pretend_worker(tmp_path, monkeypatch, "exec sleep 6420.75")
     with pytest.raises(EvaluatorError, match="No answer within"):
         asyncio.run(evaluate(open_evaluator(EvaluationSettings(allow_weak_sandbox=True)), REFERENCE))
@@ -163,8 +165,8 @@ def test_a_gpu_target_on_a_machine_without_a_gpu_says_what_is_missing():
 
 def test_every_visible_gpu_is_a_lane(monkeypatch):
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,2,5")
-    assert station.devices(Target.TRITON) == ["0", "2", "5"]
-    assert station.devices(Target.CPU) == ["cpu"]
+    assert worker.devices(Target.TRITON) == ["0", "2", "5"]
+    assert worker.devices(Target.CPU) == ["cpu"]
 
 
 def test_an_unhealthy_gpu_is_not_used_again(tmp_path, monkeypatch):
@@ -172,7 +174,7 @@ def test_an_unhealthy_gpu_is_not_used_again(tmp_path, monkeypatch):
 
     async def use_all():
         used = []
-        async with station.Station(Target.CUDA, tmp_path) as here:
+        async with worker.Station(Target.CUDA, tmp_path) as here:
             for _ in range(4):
                 with contextlib.suppress(MachineryFault):
                     async with here._lane() as lane:

@@ -9,10 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from stark.view.exports import write_worker
-from stark_worker.folders import RESOURCES_FILE
-from stark_worker.protocol import EvalReport, EvalRequest, Outcome, Target, from_json, to_json
-from stark_worker.sample import KERNELS, TASK
+from stark.report.exports import write_worker
+from stark_worker.doctor.smoke_test import KERNELS, TASK
+from stark_worker.processes.workdir import RESOURCES_FILE
+from stark_worker.protocol.codec import from_json, to_json
+from stark_worker.protocol.errors import Outcome
+from stark_worker.protocol.report import EvalReport
+from stark_worker.protocol.request import EvalRequest, Target
 
 INCLUDING = KERNELS[Target.CPU].replace('CPP = """', 'CPP = """\n#include <torch/extension.h>')
 

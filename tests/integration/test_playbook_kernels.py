@@ -15,19 +15,20 @@ import torch
 from stark.agents.prompts import Prompts, Scene, load_templates
 from stark.agents.replies import DEBUG_FORM, read_kernel
 from stark.agents.windows import Window
-from stark.method import resolve
-from stark.models.playbook import PlaybookModel
-from stark.models.playbook.choosing import apply_text
+from stark.core.settings import Settings
+from stark.core.task import Task
+from stark.core.tree import ROOT_ID, Node, Plan, Role
+from stark.models.playbook.codegen.candidate import write_candidate
+from stark.models.playbook.codegen.cpp import CPP
+from stark.models.playbook.model import PlaybookModel
 from stark.models.playbook.moves import applicable, moves_of
-from stark.models.playbook.reading import read_task
-from stark.models.playbook.writing import write_candidate
-from stark.models.playbook.writing_cpp import CPP
-from stark.settings import Settings
-from stark.store import open_store
-from stark.task import Task
-from stark.tree import ROOT_ID, Node, Plan, Role
-from stark_worker import build
-from stark_worker.protocol import DeviceFacts, EvalReport, Outcome, Timing
+from stark.models.playbook.planner import apply_text
+from stark.models.playbook.trace.program import read_task
+from stark.run.methods import resolve
+from stark.store.open import open_store
+from stark_worker.compiler import extension
+from stark_worker.protocol.errors import Outcome
+from stark_worker.protocol.report import DeviceFacts, EvalReport, Timing
 
 TASKS = sorted((Path(__file__).parents[2] / "examples" / "tasks").glob("*.py"))
 
@@ -79,7 +80,7 @@ SOURCES = {path.stem: path.read_text() for path in TASKS} | ODD
 def fast_builds(tmp_path_factory):
     loaders = {name: getattr(torch.utils.cpp_extension, name) for name in ("load", "load_inline")}
     folder = tmp_path_factory.mktemp("extensions")
-    build.install(build.from_cache_or_new(folder, folder))
+    extension.install(extension.from_cache_or_new(folder, folder))
     yield
     for name, loader in loaders.items():
         setattr(torch.utils.cpp_extension, name, loader)

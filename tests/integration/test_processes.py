@@ -12,7 +12,7 @@ import time
 import pytest
 
 from patience import wait_until
-from stark_worker.processes import adopt_orphans, descendants, reap, signal_all, stop_descendants
+from stark_worker.processes.process_tree import adopt_orphans, descendants, reap, signal_all, stop_descendants
 
 # A child that a thread starts, with one of its own, and one that is nobody's any more.
 TREE = """

@@ -8,7 +8,8 @@ import pytest
 
 from conformance.evaluator import RIGHT
 from integration.test_worker import HEAD
-from stark_worker.protocol import Limits, Outcome
+from stark_worker.protocol.errors import Outcome
+from stark_worker.protocol.request import Limits
 from stationed import stationed
 
 LIMITS = Limits(build_s=30.0, run_s=10.0)

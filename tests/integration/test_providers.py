@@ -14,12 +14,12 @@ import sys
 import pytest
 
 from stark.agents.replies import CODE_FORM
-from stark.errors import ModelRefused, ModelUnavailable, ReplyLost, UsageError
-from stark.interfaces import Finish, Message, Usage
-from stark.models import open_model
+from stark.core.chat import Finish, Message, Usage
+from stark.core.errors import ModelRefused, ModelUnavailable, ReplyLost, UsageError
+from stark.core.settings import RoleSettings
+from stark.core.tree import Role
+from stark.models.open import open_model
 from stark.models.provider import ProviderModel
-from stark.settings import RoleSettings
-from stark.tree import Role
 from stub_server import Behaviour, StubServer
 from unit.test_replies import CASES, FENCED, KERNEL
 

@@ -13,8 +13,9 @@ import pytest
 
 from conformance.evaluator import RIGHT
 from integration.test_worker import at_import, forward
-from stark_worker.protocol import Limits, Outcome, Target
-from stark_worker.station import Station
+from stark_worker.protocol.errors import Outcome
+from stark_worker.protocol.request import Limits, Target
+from stark_worker.scheduler.worker import Station
 from stationed import processes_below
 
 MANY = 4_000  # folders, which take long enough to remove to be watched

@@ -10,14 +10,15 @@ import pytest
 
 import stark
 from pretend import TASK, HashEvaluator
-from stark.bench import run_grid
-from stark.errors import EvaluatorError
-from stark.grid import make_grid, settings_maker
-from stark.results import read_results
-from stark.store import open_store
-from stark.stored import stored_reports, stored_timings
-from stark.task import Task
-from stark_worker.protocol import Score, Timing
+from stark.analysis.results import read_results
+from stark.bench.grid import make_grid, settings_maker
+from stark.bench.runner import run_grid
+from stark.core.errors import EvaluatorError
+from stark.core.task import Task
+from stark.store.lookup import stored_reports, stored_timings
+from stark.store.open import open_store
+from stark_worker.protocol.report import Timing
+from stark_worker.protocol.request import Score
 
 OPTIONS = {"roles": {"model": "pretend:PretendModel"}, "budget": {"attempts": 6}}
 

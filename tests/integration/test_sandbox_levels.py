@@ -16,10 +16,11 @@ import pytest
 
 from adversarial.processes import ROOT
 from conformance.evaluator import KERNEL, RIGHT, TASK
-from stark_worker import seccomp, syscalls
-from stark_worker.doctor import Finding, State
-from stark_worker.levels import REMEDIES, STANDARD, STRONG, Control, Level, level_of
-from stark_worker.protocol import EvalReport, from_json, to_json
+from stark_worker.protocol.codec import from_json, to_json
+from stark_worker.protocol.findings import Finding, State
+from stark_worker.protocol.report import EvalReport
+from stark_worker.sandbox import seccomp, syscalls
+from stark_worker.sandbox.levels import REMEDIES, STANDARD, STRONG, Control, Level, level_of
 
 MACHINERY = 3
 LOAD_NUMBER, ALLOW = (0x20, 0, 0, 0), (0x06, 0, 0, 0x7FFF0000)

@@ -16,9 +16,9 @@ import pytest
 from beside import started
 from conformance.store import a_call, a_node, a_root, a_run
 from patience import wait_until
-from stark.errors import StoreLocked
-from stark.interfaces import Spend, TicketRecord
-from stark.store import open_store
+from stark.core.errors import StoreLocked
+from stark.core.records import Spend, TicketRecord
+from stark.store.open import open_store
 
 KILLS = 10
 

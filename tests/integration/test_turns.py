@@ -14,11 +14,11 @@ from pathlib import Path
 import pytest
 
 from beside import started
-from stark_worker import turns
-from stark_worker.faults import MachineryFault
-from stark_worker.protocol import Target
-from stark_worker.station import Station
-from stark_worker.turns import Turns, identity
+from stark_worker.device import gpu_lock
+from stark_worker.device.gpu_lock import Turns, identity
+from stark_worker.protocol.errors import MachineryFault
+from stark_worker.protocol.request import Target
+from stark_worker.scheduler.worker import Station
 
 DEVICE = "stand-in"
 FEW, TURN_S = 10, 0.05
@@ -84,7 +84,7 @@ def test_whoever_waits_gets_a_turn_when_the_holder_is_killed(tmp_path):
 
 
 def test_waiting_leaves_the_event_loop_free_and_is_told(tmp_path, caplog, monkeypatch):
-    monkeypatch.setattr(turns, "TOLD_S", 0.1)
+    monkeypatch.setattr(gpu_lock, "TOLD_S", 0.1)
 
     async def wait() -> int:
         beats = 0

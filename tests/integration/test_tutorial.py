@@ -14,11 +14,12 @@ from pathlib import Path
 import pytest
 
 from pretend import TASK, HashEvaluator, PretendModel
+from stark.core.settings import EvaluationSettings, RoleSettings, SearchSettings
+from stark.core.task import load_candidate
+from stark.core.tree import Node, Role, Tree
 from stark.search.epsilon_greedy import EpsilonGreedy
-from stark.settings import EvaluationSettings, RoleSettings, SearchSettings
-from stark.task import load_candidate
-from stark.tree import Node, Role, Tree
-from stark_worker.protocol import EvalReport, Outcome, Timing
+from stark_worker.protocol.errors import Outcome
+from stark_worker.protocol.report import EvalReport, Timing
 
 ROOT = Path(__file__).parents[2]
 FILE = ROOT / "examples" / "tutorial.py"

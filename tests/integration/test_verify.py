@@ -17,9 +17,9 @@ from adversarial.processes import CHANNELS, as_ordinary_user
 from conformance.evaluator import KERNEL, RIGHT, TASK
 from pretend import TASK as PRETEND_TASK
 from pretend import digest as hashed
-from stark.bundle import Bundle, pack, unpack
-from stark_worker.faults import MachineryFault, TaskFault
-from stark_worker.protocol import Limits, Outcome
+from stark.evaluation.bundle import Bundle, pack, unpack
+from stark_worker.protocol.errors import MachineryFault, Outcome, TaskFault
+from stark_worker.protocol.request import Limits
 from stationed import stationed
 
 TESTS = Path(__file__).parents[1]

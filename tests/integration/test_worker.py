@@ -13,18 +13,10 @@ import pytest
 
 from adversarial.processes import CHANNELS
 from conformance.evaluator import BROKEN_TASK, KERNEL, REFERENCE, RIGHT, TASK
-from stark_worker.faults import MachineryFault
-from stark_worker.protocol import (
-    DeviceFacts,
-    EvalReport,
-    EvalRequest,
-    Outcome,
-    Precision,
-    Score,
-    Target,
-    from_json,
-    to_json,
-)
+from stark_worker.protocol.codec import from_json, to_json
+from stark_worker.protocol.errors import MachineryFault, Outcome
+from stark_worker.protocol.report import DeviceFacts, EvalReport
+from stark_worker.protocol.request import EvalRequest, Precision, Score, Target
 from stationed import stationed
 
 without_gpu = pytest.mark.skipif(Path("/proc/driver/nvidia").exists(), reason="this machine has a GPU")

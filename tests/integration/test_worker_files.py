@@ -9,8 +9,10 @@ import sys
 import pytest
 
 from conformance.evaluator import TASK
-from stark_worker.baselines import COMPILED, EAGER
-from stark_worker.protocol import EvalReport, Outcome, from_json
+from stark_worker.protocol.baselines import COMPILED, EAGER
+from stark_worker.protocol.codec import from_json
+from stark_worker.protocol.errors import Outcome
+from stark_worker.protocol.report import EvalReport
 
 RIGHT = TASK.replace("class Model(", "class ModelNew(")
 FILES = {

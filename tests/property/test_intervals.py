@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stark_worker.intervals import PLACEMENT, median_interval, ratio_interval
-from stark_worker.protocol import Timing
+from stark_worker.protocol.intervals import PLACEMENT, median_interval, ratio_interval
+from stark_worker.protocol.report import Timing
 
 times = st.lists(st.floats(1e-3, 1e3), min_size=1, max_size=120)
 

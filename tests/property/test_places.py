@@ -6,7 +6,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stark_worker.memory import Arena, Places, nbytes
+from stark_worker.device.arena import Arena, Places, nbytes
 
 SHAPES = st.lists(st.integers(1, 5), max_size=4)
 

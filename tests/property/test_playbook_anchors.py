@@ -11,12 +11,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from stark.agents.anchors import BEGIN, END, outside_share, violations
-from stark.models.playbook.anchoring import changed, mark, regions
+from stark.models.playbook.anchors import changed, mark, regions
+from stark.models.playbook.codegen.candidate import write_candidate
+from stark.models.playbook.codegen.cpp import CPP
+from stark.models.playbook.codegen.triton import TRITON
 from stark.models.playbook.moves import applicable, complete
-from stark.models.playbook.reading import read_task
-from stark.models.playbook.writing import write_candidate
-from stark.models.playbook.writing_cpp import CPP
-from stark.models.playbook.writing_triton import TRITON
+from stark.models.playbook.trace.program import read_task
 
 FUSE = frozenset({"fuse"})
 LANGUAGES = {"cpu": CPP, "triton": TRITON}

@@ -7,10 +7,10 @@ import random
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stark.models.playbook.choosing import apply_text, choose_plan, follow, named_moves, repair
 from stark.models.playbook.moves import MOVES, Moves, complete, header, moves_of
+from stark.models.playbook.planner import apply_text, choose_plan, follow, named_moves, repair
 from stark.models.playbook.prompt import Prompt, Shown
-from stark.models.playbook.values import Unknown
+from stark.models.playbook.trace.values import Unknown
 
 FUSE = frozenset({"fuse"})
 KNOWN = [move for move in MOVES.values() if "cpu" in move.targets]

@@ -12,13 +12,15 @@ from stark.agents.anchors import violations
 from stark.agents.prompts import Prompts, Scene, load_templates
 from stark.agents.replies import CODE_FORM, PLAN_FORM, SOLO_FORM, read_kernel, read_plan
 from stark.agents.windows import Window
-from stark.method import resolve
-from stark.models.playbook import PlaybookModel
+from stark.core.settings import Settings
+from stark.core.task import Task
+from stark.core.tree import ROOT_ID, Node, Plan, Role
+from stark.models.playbook.model import PlaybookModel
 from stark.models.playbook.moves import moves_of
-from stark.settings import Settings
-from stark.task import Task
-from stark.tree import ROOT_ID, Node, Plan, Role
-from stark_worker.protocol import DeviceFacts, EvalReport, Outcome, Target, Timing
+from stark.run.methods import resolve
+from stark_worker.protocol.errors import Outcome
+from stark_worker.protocol.report import DeviceFacts, EvalReport, Timing
+from stark_worker.protocol.request import Target
 
 OK = EvalReport(Outcome.OK, Timing((1.0,)))
 LINES = (

@@ -10,12 +10,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stark.errors import UsageError
-from stark.search import POLICIES, open_policy
+from stark.core.errors import UsageError
+from stark.core.settings import SearchSettings
+from stark.core.tree import ROOT_ID, Node, Role, Tree
 from stark.search.epsilon_greedy import EpsilonGreedy
-from stark.settings import SearchSettings
-from stark.tree import ROOT_ID, Node, Role, Tree
-from stark_worker.protocol import Outcome
+from stark.search.policies import POLICIES, open_policy
+from stark_worker.protocol.errors import Outcome
 from strategies import report, trees
 
 seeds = st.integers(0, 2**32)

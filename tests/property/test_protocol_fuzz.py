@@ -17,15 +17,20 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from conformance.evaluator import KERNEL, TASK
-from stark_worker.building import Builds
-from stark_worker.channel import LIMIT, Channel, ChannelClosed, MessageMalformed, _decode
-from stark_worker.examiner import Examiner
-from stark_worker.job import write_job
-from stark_worker.protocol import EvalReport, EvalRequest, Outcome, Precision, ProtocolError, Timing, from_json, to_json
-from stark_worker.reference import Reference
-from stark_worker.sandbox import Candidate, Failure
-from stark_worker.timing import Overhead, Sample, device_times, told_by_device
-from stark_worker.wards import Remains
+from stark_worker.correctness.reference import Reference
+from stark_worker.processes.channel import LIMIT, Channel, ChannelClosed, MessageMalformed, _decode
+from stark_worker.processes.handles import Remains
+from stark_worker.protocol.codec import ProtocolError, from_json, to_json
+from stark_worker.protocol.errors import Failure, Outcome
+from stark_worker.protocol.report import EvalReport, Timing
+from stark_worker.protocol.request import EvalRequest, Precision
+from stark_worker.referee.calls import write_job
+from stark_worker.referee.candidate import Candidate
+from stark_worker.referee.check import Examiner
+from stark_worker.scheduler.builds import Builds
+from stark_worker.timing.device_clock import device_times, told_by_device
+from stark_worker.timing.overhead import Overhead
+from stark_worker.timing.sample import Sample
 
 numbers = st.integers() | st.floats() | st.just(10**400) | st.just(-(10**400))
 texts = st.text(max_size=20) | st.just("\ud800") | st.just("x" * 1000)

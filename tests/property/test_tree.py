@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stark.metrics import averages, compile_rate, correct_rate, fast_p, measure, success_rate
-from stark.tree import ROOT_ID, Node, Role, Tree
-from stark_worker.protocol import Outcome
+from stark.analysis.metrics import averages, compile_rate, correct_rate, fast_p, measure, success_rate
+from stark.core.tree import ROOT_ID, Node, Role, Tree
+from stark_worker.protocol.errors import Outcome
 from strategies import report, trees
 
 

@@ -5,10 +5,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stark.agents.windows import bare_window, code_window, debug_window, plan_window
-from stark.interfaces import Ticket
-from stark.settings import WindowSettings
-from stark.tree import Node, Role, Tree
-from stark_worker.protocol import Outcome
+from stark.core.records import Ticket
+from stark.core.settings import WindowSettings
+from stark.core.tree import Node, Role, Tree
+from stark_worker.protocol.errors import Outcome
 from strategies import report, trees
 
 ROLES = {"plan": plan_window, "code": code_window, "debug": debug_window}

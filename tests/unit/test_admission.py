@@ -9,12 +9,13 @@ from typing import ClassVar
 import pytest
 import torch
 
-from stark_worker.admission import admit
-from stark_worker.compare import Rules
-from stark_worker.faults import TaskFault
-from stark_worker.protocol import EvalReport, KernelBenchVersion, Outcome, Precision, Score, Timing
-from stark_worker.referee import admitted
-from stark_worker.reference import Reference
+from stark_worker.correctness.compare import Rules
+from stark_worker.correctness.degenerate import admit
+from stark_worker.correctness.reference import Reference
+from stark_worker.protocol.errors import Outcome, TaskFault
+from stark_worker.protocol.report import EvalReport, Timing
+from stark_worker.protocol.request import KernelBenchVersion, Precision, Score
+from stark_worker.referee.referee import admitted
 
 TASK = """
 import torch

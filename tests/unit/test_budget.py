@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stark.budget import BudgetExhausted, Ledger
-from stark.interfaces import Spend
-from stark.settings import BudgetSettings
+from stark.core.records import Spend
+from stark.core.settings import BudgetSettings
+from stark.run.budget import BudgetExhausted, Ledger
 
 calls = st.lists(st.tuples(st.integers(1, 50), st.integers(0, 100)), max_size=30)
 

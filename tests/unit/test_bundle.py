@@ -13,12 +13,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from stark.bundle import MANIFEST, MEMBERS, MOST_BYTES, Bundle, Claim, digest, pack, read, unpack
-from stark.errors import BundleError
-from stark.interfaces import Final
-from stark.settings import EvaluationSettings
-from stark.verification import Verdict, Verification
-from stark_worker.protocol import DeviceFacts, EvalReport, Outcome, Score, Timing
+from stark.core.errors import BundleError
+from stark.core.records import Final
+from stark.core.settings import EvaluationSettings
+from stark.evaluation.bundle import MANIFEST, MEMBERS, MOST_BYTES, Bundle, Claim, digest, pack, read, unpack
+from stark.evaluation.verification import Verdict, Verification
+from stark_worker.protocol.errors import Outcome
+from stark_worker.protocol.report import DeviceFacts, EvalReport, Timing
+from stark_worker.protocol.request import Score
 
 HERE = DeviceFacts("this machine", "cpu", cores=2)
 

@@ -2,8 +2,9 @@ from typing import Any
 
 import pytest
 
-from stark_worker.by_itself import Seen, longer_ms
-from stark_worker.timing import Sample, median_device_ms
+from stark_worker.referee.side_by_side import Seen, longer_ms
+from stark_worker.timing.device_clock import median_device_ms
+from stark_worker.timing.sample import Sample
 
 NOBODY: Any = None
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from stark_worker import cgroups
+from stark_worker.processes import cgroups
 
 GB = 2**30
 

@@ -12,8 +12,8 @@ import torch
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from stark_worker.compare import Rules, Tolerance, largest_error, mismatch, same_finite, spread, tolerance
-from stark_worker.protocol import EvalRequest, KernelBenchVersion, Precision, Score
+from stark_worker.correctness.compare import Rules, Tolerance, largest_error, mismatch, same_finite, spread, tolerance
+from stark_worker.protocol.request import EvalRequest, KernelBenchVersion, Precision, Score
 
 ALLOWED = Tolerance(1e-3, 1e-3)
 EXACT = Tolerance(0.0, 0.0)

@@ -11,12 +11,12 @@ import pytest
 from typer.testing import CliRunner
 
 from stark.agents.prompts import VARIABLES
-from stark.cli import app
-from stark.errors import UsageError
-from stark.method import workflow_edges
+from stark.cli.main import app
+from stark.core.errors import UsageError
 from stark.models.playbook.moves import MOVES
-from stark_worker.levels import Level
-from stark_worker.protocol import Outcome
+from stark.run.methods import workflow_edges
+from stark_worker.protocol.errors import Outcome
+from stark_worker.sandbox.levels import Level
 
 ROOT = Path(__file__).parents[2]
 

@@ -12,13 +12,15 @@ from typer.testing import CliRunner
 
 import stark
 from pretend import TASK, HashEvaluator
-from stark.api import change, go_on, prepare, start
-from stark.cli import app
-from stark.config import load_settings
-from stark.errors import SettingsError, StoreError, TaskError, UsageError
-from stark.results import read_results
-from stark.store import open_store, schema
-from stark_worker.protocol import EvalReport, Outcome, Timing
+from stark.analysis.results import read_results
+from stark.cli.main import app
+from stark.core.errors import SettingsError, StoreError, TaskError, UsageError
+from stark.run.api import change, go_on, prepare, start
+from stark.run.config import load_settings
+from stark.store import schema
+from stark.store.open import open_store
+from stark_worker.protocol.errors import Outcome
+from stark_worker.protocol.report import EvalReport, Timing
 
 OPTIONS = {"roles": {"model": "pretend:PretendModel"}, "budget": {"attempts": 4}}
 

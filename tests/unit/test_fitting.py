@@ -10,18 +10,21 @@ from dataclasses import replace
 import pytest
 
 from pretend import TASK, HashEvaluator
-from stark.bench import record_of, run_grid
-from stark.errors import PromptRefused, UsageError
-from stark.grid import Given, judged_cells, make_grid, settings_maker, with_baselines
-from stark.interfaces import Final
-from stark.results import read_results
-from stark.store import open_store
-from stark.task import Task
-from stark.tree import Node, Role
-from stark.view.kernelbench import write_eval_results
-from stark.view.report import tables
-from stark.view.report_facts import facts_of
-from stark_worker.protocol import DeviceFacts, EvalReport, Outcome, Score, Timing
+from stark.analysis.results import read_results
+from stark.bench.cell import Given
+from stark.bench.grid import judged_cells, make_grid, settings_maker, with_baselines
+from stark.bench.runner import record_of, run_grid
+from stark.core.errors import PromptRefused, UsageError
+from stark.core.records import Final
+from stark.core.task import Task
+from stark.core.tree import Node, Role
+from stark.report.header import facts_of
+from stark.report.kernelbench import write_eval_results
+from stark.report.paper_tables import tables
+from stark.store.open import open_store
+from stark_worker.protocol.errors import Outcome
+from stark_worker.protocol.report import DeviceFacts, EvalReport, Timing
+from stark_worker.protocol.request import Score
 
 
 class Killed(Exception):

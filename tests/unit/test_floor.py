@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stark_worker.cuda import PEAKS, least_ms
+from stark_worker.device.cuda import PEAKS, least_ms
 
 SIZES = st.integers(0, 2**40)
 

@@ -10,13 +10,13 @@ from typing import ClassVar
 import pytest
 
 from pretend import TASK, PretendModel
-from stark.errors import SettingsError, UsageError
-from stark.forecast import PACES, forecast
-from stark.grid import judged_cells, make_grid, read_generations, read_grid, settings_maker, with_baselines
-from stark.interfaces import Kind
-from stark.settings import Settings
-from stark.task import Task
-from stark_worker.protocol import KernelBenchVersion, Score, Target
+from stark.bench.forecast import PACES, forecast
+from stark.bench.grid import judged_cells, make_grid, read_generations, read_grid, settings_maker, with_baselines
+from stark.core.errors import SettingsError, UsageError
+from stark.core.records import Kind
+from stark.core.settings import Settings
+from stark.core.task import Task
+from stark_worker.protocol.request import KernelBenchVersion, Score, Target
 
 CONFIGS = Path(__file__).parents[2] / "configs"
 TASKS = [Task(f"level1/{number}_Task", f"# {number}\n{TASK}", "", 1, number) for number in (1, 2)]

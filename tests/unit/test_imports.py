@@ -22,7 +22,7 @@ def loaded(statement: str, names: str) -> str:
     return subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout.strip()
 
 
-@pytest.mark.parametrize("module", ["stark", "stark.cli", "stark.api", "stark_worker.protocol"])
+@pytest.mark.parametrize("module", ["stark", "stark.cli", "stark.run.api", "stark_worker.protocol.request"])
 def test_the_host_never_imports_torch(module):
     assert loaded(f"import {module}", "torch") == ""
 

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stark.inference import ENOUGH, FEWEST, SIGNIFICANT, interval, permutation_test, rate_interval, sign_p
+from stark.analysis.statistics import ENOUGH, FEWEST, SIGNIFICANT, interval, permutation_test, rate_interval, sign_p
 
 VALUES = st.lists(st.lists(st.floats(-10, 10), min_size=1, max_size=3), min_size=1, max_size=8)
 RATES = st.lists(st.lists(st.sampled_from((0.0, 1.0)), min_size=1, max_size=3), min_size=1, max_size=8)

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from stark.evaluation.baselines import KeptBaselines
-from stark_worker.protocol import BUSY, DeviceFacts, EvalReport, EvalRequest, Outcome, Score, Timing
+from stark.evaluation.baseline_cache import KeptBaselines
+from stark_worker.protocol.errors import Outcome
+from stark_worker.protocol.report import BUSY, DeviceFacts, EvalReport, Timing
+from stark_worker.protocol.request import EvalRequest, Score
 
 DEVICE = DeviceFacts("a device", "cpu", bandwidth_gb_s=10.0, toolchain={"torch": "2.13"})
 REQUEST = EvalRequest("task", "baseline")

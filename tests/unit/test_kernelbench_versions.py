@@ -7,9 +7,10 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from stark_worker import cuda
-from stark_worker.device_arena import DeviceMemory
-from stark_worker.protocol import EvalRequest, KernelBenchVersion, Score, Timing
+from stark_worker.device import cuda
+from stark_worker.device.cuda_arena import DeviceMemory
+from stark_worker.protocol.report import Timing
+from stark_worker.protocol.request import EvalRequest, KernelBenchVersion, Score
 
 V01, HEAD = KernelBenchVersion.V01, KernelBenchVersion.HEAD
 

@@ -5,12 +5,13 @@ from __future__ import annotations
 import pytest
 import torch
 
-from stark_worker.compare import error_share
-from stark_worker.labels import kernels_of, number, precision_of
-from stark_worker.profile import Row, is_named_in, own_share
-from stark_worker.protocol import Kernels, Precision
-from stark_worker.reference import Reference
-from stark_worker.shapes import Resized, _accepted
+from stark_worker.candidate.profiler import Row, is_named_in, own_share
+from stark_worker.correctness.compare import error_share
+from stark_worker.correctness.reference import Reference
+from stark_worker.protocol.report import Kernels
+from stark_worker.protocol.request import Precision
+from stark_worker.referee.labels import kernels_of, number, precision_of
+from stark_worker.referee.shapes import Resized, _accepted
 
 A, B = (torch.randn(96, 512, generator=torch.Generator().manual_seed(seed)) for seed in (1, 2))
 

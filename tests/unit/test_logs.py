@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from stark_worker.logs import ERRORS, LOG_CHARACTERS, compiler_errors, in_candidate_lines, messages
+from stark_worker.protocol.logs import ERRORS, LOG_CHARACTERS, compiler_errors, in_candidate_lines, messages
 
 GCC = """\
 In file included from /usr/include/c++/12/vector:64,

@@ -15,26 +15,28 @@ from stark.agents.anchors import BEGIN, END, violations
 from stark.agents.prompts import Prompts, Scene, load_templates
 from stark.agents.replies import CODE_FORM, DEBUG_FORM, PLAN_FORM, SOLO_FORM, read_kernel, read_plan
 from stark.agents.windows import Window
-from stark.errors import ModelRefused
-from stark.interfaces import Reply
-from stark.method import resolve
-from stark.models.playbook import PlaybookModel
-from stark.models.playbook.access import channels_last, plain
-from stark.models.playbook.choosing import apply_text, named_moves
-from stark.models.playbook.kernel import Level
-from stark.models.playbook.kernels import plan_steps
+from stark.core.chat import Reply
+from stark.core.errors import ModelRefused
+from stark.core.settings import Settings
+from stark.core.task import Task
+from stark.core.tree import ROOT_ID, Node, Plan, Role
+from stark.models.playbook.codegen.candidate import write_candidate
+from stark.models.playbook.codegen.cpp import CPP
+from stark.models.playbook.codegen.triton import TRITON
+from stark.models.playbook.fusion.access import channels_last, plain
+from stark.models.playbook.fusion.kernel import Level
+from stark.models.playbook.fusion.partition import plan_steps
+from stark.models.playbook.fusion.tiling import in_tiles
+from stark.models.playbook.model import PlaybookModel
 from stark.models.playbook.moves import MOVES, applicable, complete, moves_of, without
-from stark.models.playbook.operations import FUSABLE
-from stark.models.playbook.reading import read_task
-from stark.models.playbook.tiling import in_tiles
-from stark.models.playbook.values import Unknown
-from stark.models.playbook.writing import write_candidate
-from stark.models.playbook.writing_cpp import CPP
-from stark.models.playbook.writing_triton import TRITON
-from stark.settings import Settings
-from stark.task import Task
-from stark.tree import ROOT_ID, Node, Plan, Role
-from stark_worker.protocol import DeviceFacts, EvalReport, Outcome, Target, Timing
+from stark.models.playbook.planner import apply_text, named_moves
+from stark.models.playbook.trace.operations import FUSABLE
+from stark.models.playbook.trace.program import read_task
+from stark.models.playbook.trace.values import Unknown
+from stark.run.methods import resolve
+from stark_worker.protocol.errors import Outcome
+from stark_worker.protocol.report import DeviceFacts, EvalReport, Timing
+from stark_worker.protocol.request import Target
 
 TASKS = sorted((Path(__file__).parents[2] / "examples" / "tasks").glob("*.py"))
 

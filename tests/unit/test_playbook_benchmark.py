@@ -9,8 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from stark_worker.baselines import COMPILED, EAGER
-from stark_worker.protocol import EvalReport, Outcome, Timing, to_json
+from stark_worker.protocol.baselines import COMPILED, EAGER
+from stark_worker.protocol.codec import to_json
+from stark_worker.protocol.errors import Outcome
+from stark_worker.protocol.report import EvalReport, Timing
 
 SCRIPT = Path(__file__).parents[2] / "benchmarks" / "playbook.py"
 TIMES = {EAGER: 6.0, COMPILED: 3.0, "ours": 2.0}

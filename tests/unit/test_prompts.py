@@ -13,12 +13,14 @@ import pytest
 from stark.agents import anchors
 from stark.agents.prompts import STRATEGIES, VARIABLES, WORDINGS, Prompts, Scene, load_templates, sample_strategy
 from stark.agents.windows import Window
-from stark.errors import SettingsError
-from stark.interfaces import Message
-from stark.settings import AnchorSettings, PromptSettings, WindowSettings
-from stark.task import Task
-from stark.tree import Node, Plan, Role
-from stark_worker.protocol import DeviceFacts, EvalReport, Outcome, Precision, Target, Timing
+from stark.core.chat import Message
+from stark.core.errors import SettingsError
+from stark.core.settings import AnchorSettings, PromptSettings, WindowSettings
+from stark.core.task import Task
+from stark.core.tree import Node, Plan, Role
+from stark_worker.protocol.errors import Outcome
+from stark_worker.protocol.report import DeviceFacts, EvalReport, Timing
+from stark_worker.protocol.request import Precision, Target
 
 GOLDEN = Path(__file__).parent.parent / "golden" / "prompts"
 

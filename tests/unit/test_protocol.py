@@ -8,23 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stark_worker.protocol import (
-    DeviceFacts,
-    EvalReport,
-    EvalRequest,
-    KernelBenchVersion,
-    Kernels,
-    Labels,
-    Limits,
-    Outcome,
-    Precision,
-    ProtocolError,
-    Score,
-    Target,
-    Timing,
-    from_json,
-    to_json,
-)
+from stark_worker.protocol.codec import ProtocolError, from_json, to_json
+from stark_worker.protocol.errors import Outcome
+from stark_worker.protocol.report import DeviceFacts, EvalReport, Kernels, Labels, Timing
+from stark_worker.protocol.request import EvalRequest, KernelBenchVersion, Limits, Precision, Score, Target
 
 seconds = st.floats(0.001, 1e6)
 texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=50)

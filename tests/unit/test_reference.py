@@ -8,13 +8,13 @@ import pytest
 import torch
 from torch import nn
 
-from stark_worker.candidate import forward
-from stark_worker.compare import Rules, Tolerance, mismatch
-from stark_worker.draws import OTHERS, changes, kernelbench_seeds
-from stark_worker.examiner import Examiner
-from stark_worker.protocol import KernelBenchVersion, Precision, Score
-from stark_worker.reference import OWN, Case, Reference, TaskFault
-from stark_worker.weights import constructed, copy_weights
+from stark_worker.correctness.compare import Rules, Tolerance, mismatch
+from stark_worker.correctness.inputs import OTHERS, changes, kernelbench_seeds
+from stark_worker.correctness.model import forward
+from stark_worker.correctness.reference import OWN, Case, Reference, TaskFault
+from stark_worker.correctness.weights import constructed, copy_weights
+from stark_worker.protocol.request import KernelBenchVersion, Precision, Score
+from stark_worker.referee.check import Examiner
 
 HEAD = """
 import torch

@@ -7,10 +7,10 @@ from pathlib import Path
 
 from typer.main import get_command
 
-from stark.cli import app
-from stark.config import known_keys
-from stark.errors import StarkError
-from stark.view.reference_page import reference_page
+from stark.cli.main import app
+from stark.core.errors import StarkError
+from stark.report.reference_page import reference_page
+from stark.run.config import known_keys
 
 PAGE = Path(__file__).parents[2] / "docs" / "reference.md"
 

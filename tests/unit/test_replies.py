@@ -20,7 +20,7 @@ from stark.agents.replies import (
     read_kernel,
     read_plan,
 )
-from stark.interfaces import Finish, Reply, ReplyFault, ReplyForm
+from stark.core.chat import Finish, Reply, ReplyFault, ReplyForm
 
 KERNEL = "import torch\n\n\nclass ModelNew(torch.nn.Module):\n    pass\n"
 OTHER = KERNEL.replace("pass", "x = 1")

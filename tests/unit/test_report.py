@@ -12,22 +12,25 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stark.comparison import _told, compare
-from stark.errors import UsageError
-from stark.interfaces import Ending, Final, RoleUsage, Usage
-from stark.metrics import measure
-from stark.results import RunResult
-from stark.tabular import read_rows
-from stark.tree import Judgement, Role
-from stark.view.comparing import comparison_tables, conditions
-from stark.view.grouping import group
-from stark.view.kernelbench import told_as_mean, write_eval_results
-from stark.view.published import TABLE_1
-from stark.view.report import tables
-from stark.view.report_facts import facts_of
-from stark.view.report_figures import draw
-from stark.view.report_files import as_html, as_markdown, write_report
-from stark_worker.protocol import EvalReport, Outcome, Score, Timing
+from stark.analysis.comparison import _told, compare
+from stark.analysis.groups import group
+from stark.analysis.metrics import measure
+from stark.analysis.published import TABLE_1
+from stark.analysis.results import RunResult
+from stark.core.chat import Usage
+from stark.core.errors import UsageError
+from stark.core.records import Ending, Final, RoleUsage
+from stark.core.table_files import read_rows
+from stark.core.tree import Judgement, Role
+from stark.report.comparison_tables import comparison_tables, conditions
+from stark.report.figures import draw
+from stark.report.files import as_html, as_markdown, write_report
+from stark.report.header import facts_of
+from stark.report.kernelbench import told_as_mean, write_eval_results
+from stark.report.paper_tables import tables
+from stark_worker.protocol.errors import Outcome
+from stark_worker.protocol.report import EvalReport, Timing
+from stark_worker.protocol.request import Score
 
 DEFAULT, TUNED = "torch.compile default", "torch.compile max-autotune"
 BASELINES = {DEFAULT: 5.0, TUNED: 4.0}
@@ -828,7 +831,7 @@ def test_a_report_that_is_interrupted_leaves_the_earlier_one(tmp_path, monkeypat
             raise KeyboardInterrupt
         written.append(path.write_bytes(content))
 
-    monkeypatch.setattr("stark.view.report_files.write_bytes", interrupted)
+    monkeypatch.setattr("stark.report.files.write_bytes", interrupted)
     with pytest.raises(KeyboardInterrupt):
         write_report(tmp_path, "t", [], tables([a_result()]), group([a_result()]))
     assert {path.name for path in tmp_path.iterdir()} == before

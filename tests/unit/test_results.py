@@ -11,14 +11,15 @@ import pytest
 
 import stark
 from pretend import TASK, DriftingEvaluator, HashEvaluator, SoberEvaluator
-from stark.bench import run_grid
-from stark.grid import Given, judged_cells, make_grid, settings_maker, with_baselines
-from stark.results import read_results
-from stark.store import open_store
-from stark.task import Task
-from stark.view.kernelbench import write_eval_results
-from stark.view.report import tables
-from stark.view.report_facts import facts_of
+from stark.analysis.results import read_results
+from stark.bench.cell import Given
+from stark.bench.grid import judged_cells, make_grid, settings_maker, with_baselines
+from stark.bench.runner import run_grid
+from stark.core.task import Task
+from stark.report.header import facts_of
+from stark.report.kernelbench import write_eval_results
+from stark.report.paper_tables import tables
+from stark.store.open import open_store
 
 GOOD = "x = 3"  # HashEvaluator is content with it
 OPTIONS = {"roles": {"model": "pretend:PretendModel"}, "budget": {"attempts": 8}}

@@ -7,14 +7,14 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stark_worker.admission import admit
-from stark_worker.compare import mismatch
-from stark_worker.examiner import Examiner
-from stark_worker.job import write_job
-from stark_worker.protocol import EvalRequest, Precision
-from stark_worker.reference import Case, Reference
-from stark_worker.rounding import difference, noise
-from stark_worker.sandbox import Failure
+from stark_worker.correctness.compare import mismatch
+from stark_worker.correctness.degenerate import admit
+from stark_worker.correctness.reference import Case, Reference
+from stark_worker.correctness.rounding import difference, noise
+from stark_worker.protocol.errors import Failure
+from stark_worker.protocol.request import EvalRequest, Precision
+from stark_worker.referee.calls import write_job
+from stark_worker.referee.check import Examiner
 
 ONE_UP = 1.0 + 2.0**-23
 TASK = """

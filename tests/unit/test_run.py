@@ -9,15 +9,24 @@ from dataclasses import replace
 import pytest
 
 from pretend import TASK, HashEvaluator, PretendModel
-from stark import api
-from stark.config import load_settings
-from stark.errors import ModelRefused, ModelUnavailable, PromptRefused, ReplyLost, StoreError, TaskError, UsageError
-from stark.interfaces import Finish, Reply
-from stark.run import Run
-from stark.settings import RoleSettings
-from stark.store import open_store
-from stark.tree import ROOT_ID, Role
-from stark_worker.protocol import DEGENERATE, DeviceFacts, EvalReport, Outcome, Timing
+from stark.core.chat import Finish, Reply
+from stark.core.errors import (
+    ModelRefused,
+    ModelUnavailable,
+    PromptRefused,
+    ReplyLost,
+    StoreError,
+    TaskError,
+    UsageError,
+)
+from stark.core.settings import RoleSettings
+from stark.core.tree import ROOT_ID, Role
+from stark.run import api, assembly
+from stark.run.config import load_settings
+from stark.run.loop import Run
+from stark.store.open import open_store
+from stark_worker.protocol.errors import Outcome
+from stark_worker.protocol.report import DEGENERATE, DeviceFacts, EvalReport, Timing
 
 DEVICE = DeviceFacts("pretend device", "pretend", cores=1)
 
@@ -32,7 +41,7 @@ class Bench:
         self.model = PretendModel(RoleSettings())
         self.models = models or dict.fromkeys(Role, self.model)
         job = api.prepare(self._task(folder), self.settings, folder, hint=hint)
-        self.record = replace(api.unstarted(job, DEVICE), given=given)
+        self.record = replace(assembly.unstarted(job, DEVICE), given=given)
 
     def _task(self, folder):
         folder.mkdir(exist_ok=True)
@@ -48,7 +57,7 @@ class Bench:
             if amend:
                 changed = api.change(amend)(self.settings)
                 store.amend(self.record.id, changed.model_dump(mode="json"))
-            run = api.assemble(store.runs()[0], store, self.evaluator, self.events.append)
+            run = assembly.assemble(store.runs()[0], store, self.evaluator, self.events.append)
             run.models = self.models
             yield run
 
@@ -509,7 +518,7 @@ def test_time_is_kept_while_an_attempt_goes_on_and_planting_counts(tmp_path, mon
 
     with pytest.raises(UsageError, match="limit on time"):
         Bench(tmp_path / "a", ["budget.wall_s=0.1"], evaluator=Slow(None)).optimize()
-    monkeypatch.setattr("stark.run.CLOCK_S", 0.05)
+    monkeypatch.setattr("stark.run.loop.CLOCK_S", 0.05)
     bench = Bench(tmp_path / "b", ["budget.attempts=1"], evaluator=Slow(None))
     seen = []
     with bench.run() as run:

@@ -6,7 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from stark_worker.sampling import make_alike
+from stark_worker.referee.sampling import make_alike
 
 
 def trial(burst, on_host=True, keeps_memory=False):

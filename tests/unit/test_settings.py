@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from stark.config import explain, known_keys, load_settings
-from stark.errors import SettingsError, UsageError
-from stark.method import METHODS
-from stark.settings import Settings
+from stark.core.errors import SettingsError, UsageError
+from stark.core.settings import Settings
+from stark.run.config import explain, known_keys, load_settings
+from stark.run.methods import METHODS
 
 CONFIGS = Path(__file__).parents[2] / "configs"
 

@@ -8,10 +8,12 @@ from dataclasses import replace
 import pytest
 
 from pretend import TASK, HashEvaluator
-from stark.errors import EvaluatorError, TaskError
+from stark.core.errors import EvaluatorError, TaskError
+from stark.core.settings import EvaluationSettings
 from stark.evaluation.shared import SharedEvaluator
-from stark.settings import EvaluationSettings
-from stark_worker.protocol import ALWAYS_MS, EvalReport, EvalRequest, Limits, Outcome, Precision, Timing
+from stark_worker.protocol.errors import Outcome
+from stark_worker.protocol.report import EvalReport, Timing
+from stark_worker.protocol.request import ALWAYS_MS, EvalRequest, Limits, Precision
 
 REFERENCE = EvalRequest(TASK, TASK, entry="Model")
 CANDIDATE = EvalRequest(TASK, "class ModelNew: ...")

@@ -7,9 +7,9 @@ import json
 import pytest
 
 from pretend import TASK
-from stark.errors import TaskError, UsageError
-from stark.sources import REPRESENTATIVE, list_checkout, list_dataset, list_files, select
-from stark.tabular import parquet_bytes
+from stark.bench.task_sources import REPRESENTATIVE, list_checkout, list_dataset, list_files, select
+from stark.core.errors import TaskError, UsageError
+from stark.core.table_files import parquet_bytes
 
 
 @pytest.fixture

@@ -17,11 +17,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from conformance.store import FAILED, OK, a_call, a_node, a_root, a_run
-from stark.errors import StoreDamaged, StoreError, StoreLocked, StoreTooNew
-from stark.interfaces import Final, Spend, TicketRecord
-from stark.store import open_store, records, salvage, schema
-from stark.store.file import insert, transaction
-from stark_worker.protocol import Score
+from stark.core.errors import StoreDamaged, StoreError, StoreLocked, StoreTooNew
+from stark.core.records import Final, Spend, TicketRecord
+from stark.store import rows, salvage, schema
+from stark.store.connection import insert, transaction
+from stark.store.open import open_store
+from stark_worker.protocol.request import Score
 
 
 def fill(folder: Path, attempts: int = 40, text: str = "reply " * 300) -> None:
@@ -636,11 +637,11 @@ def version_1(tmp_path, monkeypatch):
     with monkeypatch.context() as patch:
         patch.setattr(schema, "MIGRATIONS", schema.MIGRATIONS[:1])
         with closing(open_store(tmp_path / "old", write=True)) as store:
-            row = {name: value for name, value in records.run_row(a_run()).items() if name != "labels"}
+            row = {name: value for name, value in rows.run_row(a_run()).items() if name != "labels"}
             with transaction(store.db):
                 insert(store.db, "runs", row)
                 insert(store.db, "clocks", {"run": 1, "seconds": 0.0})
-                node = records.node_row(1, 0, a_root())
+                node = rows.node_row(1, 0, a_root())
                 insert(store.db, "nodes", {name: value for name, value in node.items() if name != "judgement"})
     return tmp_path / "old"
 

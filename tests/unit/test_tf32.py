@@ -7,14 +7,14 @@ from dataclasses import replace
 import pytest
 
 from adversarial.processes import in_child
-from stark.run import eval_request
-from stark.settings import EvaluationSettings
-from stark.task import Task
-from stark_worker import cuda
-from stark_worker.job import write_job
-from stark_worker.lane import _bench
-from stark_worker.protocol import EvalRequest, Precision, Target
-from stark_worker.reference import Reference
+from stark.core.settings import EvaluationSettings
+from stark.core.task import Task
+from stark.evaluation.requests import eval_request
+from stark_worker.correctness.reference import Reference
+from stark_worker.device import cuda
+from stark_worker.protocol.request import EvalRequest, Precision, Target
+from stark_worker.referee.calls import write_job
+from stark_worker.scheduler.lane import _bench
 
 TASK = """
 import torch

@@ -8,18 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stark_worker.sandbox import Failure
-from stark_worker.timing import (
-    HIDDEN_MS,
-    LEAST_JITTER_MS,
-    LOADED_MS,
-    WRITING_MS,
-    WRITING_SHARE,
-    Overhead,
-    Sample,
-    device_times,
-    told_by_device,
-)
+from stark_worker.protocol.errors import Failure
+from stark_worker.timing.device_clock import device_times, told_by_device
+from stark_worker.timing.overhead import HIDDEN_MS, LEAST_JITTER_MS, LOADED_MS, WRITING_MS, WRITING_SHARE, Overhead
+from stark_worker.timing.sample import Sample
 
 EMPTY = [Sample(0.10 + 0.001 * number, 0.05, 0.0) for number in range(20)]
 OVERHEAD = Overhead.of(EMPTY, [Sample(0.08, 0.05, 0.0, length=0)] * 20)

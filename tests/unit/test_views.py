@@ -8,11 +8,13 @@ from dataclasses import replace
 from pathlib import Path
 
 from conformance.store import a_call, a_node, a_root, a_run
-from stark.interfaces import Event
-from stark.tree import Plan, Role
-from stark.view.exports import write_text, write_training_data
-from stark.view.tables import Table
-from stark.view.terminal import Progress, say, show_node, show_tables, show_tree
+from stark.cli.terminal.progress import Progress
+from stark.cli.terminal.screen import say, show_tables
+from stark.cli.terminal.tree import show_node, show_tree
+from stark.core.records import Event
+from stark.core.tree import Plan, Role
+from stark.report.exports import write_text, write_training_data
+from stark.report.table import Table
 
 HOSTILE = "Tile\x1b]0;owned\x07 the loop \ud83d"
 

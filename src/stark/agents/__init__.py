@@ -1,1 +1,1 @@
-"""The agents: what they are shown, what they are told, and how their answers become an attempt."""
+"""How to propose: prompts, replies, anchors, windows, roles and workflows."""

@@ -15,7 +15,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
-from stark.agents.sources import (
+from stark.agents.source_lines import (
     MARKER,
     ONE_MARKER,
     CodeLine,

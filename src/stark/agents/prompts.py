@@ -22,12 +22,13 @@ from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from stark.agents.anchors import BEGIN, END, remove_markers
 from stark.agents.windows import Window, entry
-from stark.errors import SettingsError
-from stark.interfaces import Message
-from stark.settings import AnchorSettings, PromptSettings, Settings, WindowSettings
-from stark.task import Task
-from stark.tree import ROOT_ID, Plan, Role
-from stark_worker.protocol import DeviceFacts, Precision, Target
+from stark.core.chat import Message
+from stark.core.errors import SettingsError
+from stark.core.settings import AnchorSettings, PromptSettings, Settings, WindowSettings
+from stark.core.task import Task
+from stark.core.tree import ROOT_ID, Plan, Role
+from stark_worker.protocol.report import DeviceFacts
+from stark_worker.protocol.request import Precision, Target
 
 WORDINGS = ("default", "alternative-1", "alternative-2")
 

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
-from stark.interfaces import Finish, Reply, ReplyFault, ReplyForm
+from stark.core.chat import Finish, Reply, ReplyFault, ReplyForm
 
 LARGEST_REPLY = 1 << 20  # characters of text and arguments together
 

@@ -22,9 +22,11 @@ from stark.agents.replies import (
     read_plan,
 )
 from stark.agents.windows import Window, bare_window, code_window, debug_window, plan_window
-from stark.interfaces import Desk, Message, Reply, ReplyFault, ReplyForm, Ticket
-from stark.settings import Settings
-from stark.tree import Plan, Role
+from stark.core.chat import Message, Reply, ReplyFault, ReplyForm
+from stark.core.interfaces import Desk
+from stark.core.records import Ticket
+from stark.core.settings import Settings
+from stark.core.tree import Plan, Role
 
 FEW_WORDS = 80  # characters; no advice is as short
 POINTLESS_TO_SEND_BACK = frozenset({ReplyFault.REFUSED, ReplyFault.PROMPT_TOO_LONG, ReplyFault.TOO_LARGE})

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from stark.interfaces import Ticket
-from stark.settings import WindowSettings
-from stark.tree import ROOT_ID, Node
+from stark.core.records import Ticket
+from stark.core.settings import WindowSettings
+from stark.core.tree import ROOT_ID, Node
 
 
 @dataclass(frozen=True)

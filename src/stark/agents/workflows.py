@@ -12,8 +12,10 @@ from typing import Any, TypedDict
 
 from stark.agents import roles
 from stark.agents.roles import Proposal, Team
-from stark.interfaces import Attempt, Desk, Ticket
-from stark_worker.protocol import EvalReport, Outcome
+from stark.core.interfaces import Desk
+from stark.core.records import Attempt, Ticket
+from stark_worker.protocol.errors import Outcome
+from stark_worker.protocol.report import EvalReport
 
 
 class State(TypedDict, total=False):

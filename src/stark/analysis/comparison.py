@@ -7,11 +7,11 @@ import statistics
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from stark.errors import UsageError
-from stark.inference import ENOUGH, SIGNIFICANT, differing, permutation_test, sign_p
-from stark.interfaces import Kind
-from stark.metrics import kept
-from stark.results import RunResult
+from stark.analysis.metrics import kept
+from stark.analysis.results import RunResult
+from stark.analysis.statistics import ENOUGH, SIGNIFICANT, differing, permutation_test, sign_p
+from stark.core.errors import UsageError
+from stark.core.records import Kind
 
 Key = tuple[str, str, str]  # task, method, score
 Runs = dict[Key, list[RunResult]]

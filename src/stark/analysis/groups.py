@@ -11,10 +11,10 @@ import statistics
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from stark.interfaces import Kind
-from stark.metrics import RunMetrics, kept
-from stark.results import RunResult
-from stark_worker.baselines import BASELINES, EAGER
+from stark.analysis.metrics import RunMetrics, kept
+from stark.analysis.results import RunResult
+from stark.core.records import Kind
+from stark_worker.protocol.baselines import BASELINES, EAGER
 
 ORDER = ("sampling", "reflexion", "search-agent", "ma-only", "stark")  # as in the paper's tables
 SHORT = dict(zip(BASELINES, ("eager", "compile", "max-autotune"), strict=True))

@@ -7,15 +7,11 @@ import math
 import statistics
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import TypeVar
 
-from stark.interfaces import Final
-from stark.tree import ROOT_ID, Judgement, Node, Role
-from stark_worker.protocol import Outcome, Timing
-
-NO_ATTEMPT = frozenset({Role.REFERENCE, Role.GIVEN})
-
-Made = TypeVar("Made", Node, Judgement)
+from stark.core.records import Final
+from stark.core.tree import ROOT_ID, Judgement, attempts_of
+from stark_worker.protocol.errors import Outcome
+from stark_worker.protocol.report import Timing
 
 
 @dataclass(frozen=True)
@@ -42,11 +38,6 @@ class RunMetrics:
     def speedup(self) -> float | None:
         """How many times as fast as the reference the winner is; None where there is none."""
         return None if self.best_ms is None else self.beside_ms / self.best_ms
-
-
-def attempts_of(nodes: Iterable[Made]) -> list[Made]:
-    """Those that agents made."""
-    return [node for node in nodes if node.role not in NO_ATTEMPT]
 
 
 def measure(judgements: Sequence[Judgement], final: Final | None = None) -> RunMetrics:

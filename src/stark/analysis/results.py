@@ -7,8 +7,10 @@ from contextlib import closing
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from stark.errors import StoreError
-from stark.interfaces import (
+from stark.analysis.metrics import RunMetrics, measure
+from stark.core.errors import StoreError
+from stark.core.interfaces import Store
+from stark.core.records import (
     BROKEN_TASK,
     DEGENERATE_TASK,
     DONE,
@@ -19,13 +21,12 @@ from stark.interfaces import (
     Kind,
     RoleUsage,
     RunRecord,
-    Store,
 )
-from stark.metrics import RunMetrics, measure
-from stark.store import open_store
-from stark.tree import ROOT_ID, Judgement, Role
-from stark_worker.baselines import EAGER
-from stark_worker.protocol import DeviceFacts, Precision, Score
+from stark.core.tree import ROOT_ID, Judgement, Role
+from stark.store.open import open_store
+from stark_worker.protocol.baselines import EAGER
+from stark_worker.protocol.report import DeviceFacts
+from stark_worker.protocol.request import Precision, Score
 
 NOT_COUNTED = frozenset({FAULT, STOPPED, BROKEN_TASK, DEGENERATE_TASK})
 

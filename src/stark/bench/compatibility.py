@@ -6,13 +6,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from stark.config import differences
-from stark.errors import UsageError
-from stark.grid import Cell
-from stark.interfaces import Kind, RunRecord
-from stark.settings import Settings
-from stark.stored import settings_of
-from stark.tree import ROOT_ID, Node
+from stark.bench.cell import Cell
+from stark.core.errors import UsageError
+from stark.core.records import Kind, RunRecord
+from stark.core.settings import Settings
+from stark.core.tree import ROOT_ID, Node
+from stark.run.config import differences
+from stark.store.lookup import settings_of
 
 MAY_CHANGE = ("budget",)
 MAY_DIFFER = {"method", "seed", *MAY_CHANGE}  # between the searches of one experiment

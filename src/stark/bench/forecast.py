@@ -5,14 +5,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from stark.api import Estimating, models_to_estimate
-from stark.bench import record_of
-from stark.estimate import estimate
-from stark.grid import Cell
-from stark.interfaces import Kind, Usage
-from stark.models import describe
-from stark_worker.baselines import COMPILED
-from stark_worker.protocol import DeviceFacts, Target
+from stark.bench.cell import Cell
+from stark.bench.runner import record_of
+from stark.core.chat import Usage
+from stark.core.records import Kind
+from stark.models.open import describe
+from stark.run.assembly import Estimating, models_to_estimate
+from stark.run.estimate import estimate
+from stark_worker.protocol.baselines import COMPILED
+from stark_worker.protocol.report import DeviceFacts
+from stark_worker.protocol.request import Target
 
 
 @dataclass(frozen=True)

@@ -4,23 +4,26 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from pydantic import Field, ValidationError
 
-from stark.config import load_settings, parse_assignment, read_file
-from stark.errors import SettingsError, UsageError
-from stark.interfaces import Kind
-from stark.method import METHODS, build_policy
-from stark.settings import Group, Settings
-from stark.task import Task
-from stark_worker.baselines import BASELINES, COMPILE_S, baseline_source
-from stark_worker.protocol import Score
+from stark.bench.cell import Cell, Given, evaluation_settings
+from stark.core.errors import SettingsError, UsageError
+from stark.core.records import Kind
+from stark.core.settings import Group, Settings
+from stark.core.task import Task
+from stark.run.config import load_settings, parse_assignment, read_file
+from stark.run.methods import METHODS, build_policy
+from stark_worker.protocol.baselines import BASELINES, COMPILE_S, baseline_source
+from stark_worker.protocol.request import Score
 
 FAIR_SWITCHES = ("search", "windows", "anchors", "prompts", "roles")
+
+
 _GENERATION = re.compile(r"level_(\d+)_problem_(\d+)_sample_(\d+)_kernel\.py")
+
 
 SettingsOf = Callable[[str, int, Sequence[str]], Settings]  # method, seed, assignments of the switch
 
@@ -62,49 +65,6 @@ def read_grid(file: Path | None, options: Mapping[str, Any]) -> GridFile:
     if file is None or grid.config is None or "config" in options:
         return grid
     return grid.model_copy(update={"config": str(file.parent / grid.config)})
-
-
-@dataclass(frozen=True)
-class Given:
-    """A source to be judged, the number of the node it becomes, and the class in it to load."""
-
-    number: int
-    label: str
-    source: str
-    entry: str = "ModelNew"
-
-
-@dataclass(frozen=True)
-class Cell:
-    """One run of a benchmark."""
-
-    task: Task
-    settings: Settings
-    switch: str = ""
-    kind: Kind = Kind.SEARCH
-    given: tuple[Given, ...] = field(default=(), repr=False)
-    system: str = ""  # who made what is given
-
-    @property
-    def id(self) -> str:
-        parts = [self.task.name, self.kind, self.settings.evaluation.score]
-        if self.kind in (Kind.SEARCH, Kind.RESCORED):
-            parts += [self.settings.method, self.switch or "as it is", f"seed {self.settings.seed}"]
-        elif self.kind is Kind.JUDGED:
-            parts.append(self.system)
-        return " | ".join(parts)
-
-    @property
-    def labels(self) -> dict[str, str]:
-        return {"kind": self.kind, "switch": self.switch, "system": self.system}
-
-    def rescored(self, winner: str | None = None, number: int = 1) -> Cell:
-        """The winner of this search, to be judged by the other score. A search without one failed by that as well. It
-        keeps its number: a search that was extended may have another winner."""
-        other = Score.KERNELBENCH if self.settings.evaluation.score is Score.VERIFIED else Score.VERIFIED
-        settings = _evaluation(self.settings, score=other)
-        given = () if winner is None else (Given(number, "winner", winner),)
-        return replace(self, kind=Kind.RESCORED, settings=settings, given=given)
 
 
 def make_grid(
@@ -161,7 +121,7 @@ def with_baselines(cells: Sequence[Cell], both_scores: bool) -> list[Cell]:
 
 def _baselines(cell: Cell, score: Score) -> Cell:
     """torch.compile under the conditions of a cell; eager is the root of any run."""
-    patient = _evaluation(cell.settings, score=score, run_s=max(cell.settings.evaluation.run_s, COMPILE_S))
+    patient = evaluation_settings(cell.settings, score=score, run_s=max(cell.settings.evaluation.run_s, COMPILE_S))
     given = [Given(number, name, *baseline_source(cell.task.source, name)) for number, name in enumerate(BASELINES)]
     return Cell(cell.task, Settings(evaluation=patient.evaluation), kind=Kind.BASELINES, given=tuple(given[1:]))
 
@@ -179,7 +139,14 @@ def judged_cells(
     if not any((task.level, task.number) in generations for task in tasks):
         return []
     return [
-        Cell(task, _evaluation(Settings(evaluation=settings.evaluation), score=score), "", Kind.JUDGED, given, system)
+        Cell(
+            task,
+            evaluation_settings(Settings(evaluation=settings.evaluation), score=score),
+            "",
+            Kind.JUDGED,
+            given,
+            system,
+        )
         for task in tasks
         if task.level is not None and task.number is not None
         for given in [tuple(generations.get((task.level, task.number), ()))]
@@ -234,7 +201,3 @@ def _assignments(switch: str) -> list[str]:
                 f"A switch changes {', '.join(FAIR_SWITCHES)}; set anything else for all runs with --set.",
             )
     return assignments
-
-
-def _evaluation(settings: Settings, **changes: Any) -> Settings:
-    return settings.model_copy(update={"evaluation": settings.evaluation.model_copy(update=changes)})

@@ -16,33 +16,23 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from stark.agents.prompts import load_templates
-from stark.api import OpenModels, assemble, check_device, check_prices, open_models, versions
-from stark.errors import DegenerateTask, EvaluatorError, ModelError, StarkError, TaskError
-from stark.evaluation import open_evaluator
+from stark.bench.cell import Cell
+from stark.bench.compatibility import changes, check_attempts, check_rules, check_settings, check_sources
+from stark.core.errors import DegenerateTask, EvaluatorError, ModelError, StarkError, TaskError
+from stark.core.interfaces import Store
+from stark.core.records import BROKEN_TASK, DEGENERATE_TASK, DONE, FAULT, STOPPED, Ending, Event, Final, Kind, RunRecord
+from stark.core.tree import ROOT_ID, Node, Role, Tree, attempts_of
+from stark.evaluation.confirmation import winner
+from stark.evaluation.open import open_evaluator
+from stark.evaluation.requests import check_reference, eval_request
 from stark.evaluation.shared import SharedEvaluator
-from stark.finals import winner
-from stark.fitting import changes, check_attempts, check_rules, check_settings, check_sources
-from stark.grid import Cell
-from stark.interfaces import (
-    BROKEN_TASK,
-    DEGENERATE_TASK,
-    DONE,
-    FAULT,
-    STOPPED,
-    Ending,
-    Event,
-    Final,
-    Kind,
-    RunRecord,
-    Store,
-)
-from stark.metrics import attempts_of
-from stark.run import Run, check_reference, eval_request
-from stark.store import open_store
-from stark.stored import stored_reports
-from stark.tree import ROOT_ID, Node, Role, Tree
-from stark.waiting import interruptible
-from stark_worker.protocol import DeviceFacts, EvalReport, EvalRequest
+from stark.run.assembly import OpenModels, assemble, check_device, check_prices, open_models, versions
+from stark.run.interrupts import interruptible
+from stark.run.loop import Run
+from stark.store.lookup import stored_reports
+from stark.store.open import open_store
+from stark_worker.protocol.report import DeviceFacts, EvalReport
+from stark_worker.protocol.request import EvalRequest
 
 TRY_AGAIN = frozenset({BROKEN_TASK, FAULT, STOPPED})
 UNUSABLE = frozenset({DEGENERATE_TASK, BROKEN_TASK})

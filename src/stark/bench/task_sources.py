@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from pathlib import Path
 
-from stark.errors import TaskError, UsageError
-from stark.tabular import Row, read_rows
-from stark.task import Task, check_contract, check_syntax, read_source
+from stark.core.errors import TaskError, UsageError
+from stark.core.table_files import Row, read_rows
+from stark.core.task import Task, check_contract, check_syntax, read_source
 
 REPRESENTATIVE = {
     1: (1, 3, 6, 18, 23, 26, 33, 36, 40, 42, 48, 54, 57, 65, 77, 82, 86, 87),

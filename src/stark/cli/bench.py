@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import asyncio
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from stark.cli_options import (
+from stark.cli.options import (
     INTERRUPTED,
     AllowWeakSandbox,
     ApiKeyEnv,
@@ -24,23 +24,37 @@ from stark.cli_options import (
     judging,
     limits,
 )
-from stark.errors import TaskError, UsageError
-from stark.view import terminal
+from stark.cli.terminal import screen
+from stark.core.errors import TaskError, UsageError
 
 if TYPE_CHECKING:
-    from stark.grid import Cell, GridFile, SettingsOf
-    from stark.task import Task
-
+    from stark.bench.cell import Cell
+    from stark.bench.grid import GridFile, SettingsOf
+    from stark.core.task import Task
 
 Kernelbench = Annotated[Path | None, typer.Option("--kernelbench", metavar="DIR", help="A KernelBench checkout.")]
+
+
 Dataset = Annotated[Path | None, typer.Option("--dataset", metavar="DIR", help="A snapshot of its data set.")]
+
+
 Files = Annotated[Path | None, typer.Option("--tasks", metavar="PATH", help="A task file, or a folder of them.")]
+
+
 Only = Annotated[
     list[str] | None, typer.Option("--only", help="level1, level1/26, level1/1-10 or '*Softmax*'; may be repeated.")
 ]
+
+
 StoreFolder = Annotated[Path, typer.Option("--store", metavar="DIR", help="Where everything is kept.")]
+
+
 AttemptsPerRun = Annotated[int | None, typer.Option("--attempts", help="How many attempts per run.")]
+
+
 TokensPerRun = Annotated[int | None, typer.Option("--tokens", help="Most tokens to spend per run.")]
+
+
 UsdPerRun = Annotated[float | None, typer.Option("--usd", help="Most US dollars to spend per run.")]
 
 
@@ -108,7 +122,7 @@ def bench(
     dry_run: Annotated[bool, typer.Option("--dry-run", help="List the tasks and estimate; start nothing.")] = False,
 ) -> None:
     """Run a grid of task x method x switch x seed into one store. The same command goes on with what is missing."""
-    from stark.grid import read_grid, settings_maker
+    from stark.bench.grid import read_grid, settings_maker
 
     if judge_only is not None and (method or switch or seeds or attempts):
         raise UsageError("--judge-only searches nothing.", "Leave --method, --switch, --seeds and --attempts out.")
@@ -130,7 +144,7 @@ def bench(
 
 
 def _tasks(kernelbench: Path | None, dataset: Path | None, files: Path | None, grid: GridFile) -> list[Task]:
-    from stark.sources import list_checkout, list_dataset, list_files, select
+    from stark.bench.task_sources import list_checkout, list_dataset, list_files, select
 
     places = {list_checkout: kernelbench, list_dataset: dataset, list_files: files}
     named = [(listed, path) for listed, path in places.items() if path is not None]
@@ -142,7 +156,7 @@ def _tasks(kernelbench: Path | None, dataset: Path | None, files: Path | None, g
 
 
 def _cells(grid: GridFile, tasks: list[Task], judge_only: Path | None, settings_of: SettingsOf) -> list[Cell]:
-    from stark.grid import judged_cells, make_grid, read_generations, with_baselines
+    from stark.bench.grid import judged_cells, make_grid, read_generations, with_baselines
 
     if judge_only is None:
         cells = make_grid(tasks, grid.methods, grid.switches, grid.seeds, settings_of)
@@ -161,23 +175,23 @@ def _check_presence(path: Path) -> None:
 
 
 def _show_plan(cells: list[Cell], at_once: int, both_scores: bool) -> None:
-    from stark.forecast import forecast
-    from stark.view import bench as view
+    from stark.bench.forecast import forecast
+    from stark.cli.terminal import bench as view
 
     view.show_tasks(cells)
     view.show_forecast(forecast(cells, at_once, both_scores), at_once)
 
 
 def _run(cells: list[Cell], folder: Path, at_once: int, both_scores: bool) -> None:
-    from stark.bench import run_grid
-    from stark.view import bench as view
+    from stark.bench.runner import run_grid
+    from stark.cli.terminal import bench as view
 
     progress = view.GridProgress()
     try:
-        work = run_grid(cells, folder, at_once, progress, both_scores, signals=True, noted=terminal.say)
+        work = run_grid(cells, folder, at_once, progress, both_scores, signals=True, noted=screen.say)
         done = asyncio.run(work)
     except asyncio.CancelledError:
-        terminal.say("Stopped at once; the same command goes on.")
+        screen.say("Stopped at once; the same command goes on.")
         raise typer.Exit(INTERRUPTED) from None
     view.show_endings(progress, folder)
     if done.fault is not None:
@@ -191,59 +205,4 @@ def _run(cells: list[Cell], folder: Path, at_once: int, both_scores: bool) -> No
         )
 
 
-def report(
-    folder: Annotated[Path, typer.Argument(metavar="DIR", help="The store of a benchmark, or a run folder.")],
-    out: Annotated[Path | None, typer.Option("--out", metavar="DIR", help="Also write files into this folder.")] = None,
-    table: Annotated[list[str] | None, typer.Option("--table", help="Show only this one; may be repeated.")] = None,
-    eval_results: Annotated[
-        Path | None, typer.Option("--eval-results", metavar="DIR", help="Write KernelBench's eval_results.json files.")
-    ] = None,
-) -> None:
-    """Show the paper's tables and figures for a store, with the paper's own figures beside them."""
-    from stark.results import read_results
-    from stark.stored import stored_timings
-    from stark.view.grouping import group
-    from stark.view.kernelbench import told_as_mean, write_eval_results
-    from stark.view.report import tables
-    from stark.view.report_facts import facts_of
-    from stark.view.report_files import write_report
-
-    results = read_results(folder)
-    found, facts = tables(results), facts_of(results)
-    names = [each.name for each in found]
-    if unknown := set(table or []) - set(names):
-        raise UsageError(f"This report has no table {sorted(unknown)[0]!r}.", f"It has: {', '.join(names)}.")
-    terminal.show_tables(facts, [each for each in found if (each.name in table if table else not each.listing)])
-    if out is not None:
-        missing = write_report(out, f"STARK: {folder.name}", facts, found, group(results))
-        terminal.say(f"The report is in {out / 'report.html'}. {missing}".rstrip())
-    if eval_results is not None:
-        timings = stored_timings(folder, told_as_mean(results))
-        count = len(write_eval_results(eval_results, results, timings))
-        terminal.say(f"{count} files eval_results.json are in {eval_results}; tasks without a level are in none.")
-
-
-def compare(
-    first: Annotated[Path, typer.Argument(metavar="A", help="A store or run folder.")],
-    second: Annotated[Path, typer.Argument(metavar="B", help="Another one, on the same tasks.")],
-    any_score: Annotated[
-        bool, typer.Option("--any-score", help="Also where the two were judged by other scores.")
-    ] = False,
-) -> None:
-    """Say whether B is faster than A or solves more: task by task, and by method with how likely it is chance."""
-    from stark.comparison import compare as compare_results
-    from stark.results import read_results
-    from stark.view.comparing import comparison_tables, conditions
-    from stark.view.report_facts import timing_of
-
-    one, other = read_results(first), read_results(second)
-    found = compare_results(one, other, any_score)
-    facts = [
-        f"{conditions(name, folder, results)} {timing_of(results)}"
-        for name, folder, results in (("A", first, one), ("B", second, other))
-    ]
-    facts += [f"Warning: {warning}" for warning in found.warnings]
-    terminal.show_tables(facts, comparison_tables(found))
-
-
-COMMANDS: list[Any] = [bench, report, compare]
+COMMANDS = (bench,)

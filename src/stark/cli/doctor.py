@@ -10,22 +10,44 @@ import sys
 import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Annotated
 
-from stark.api import versions
-from stark.errors import StarkError
-from stark.interfaces import Message, ReplyForm
-from stark.method import find_method
-from stark.models import describe, is_provider, open_model
-from stark.settings import EvaluationSettings, RoleSettings, Settings
-from stark.tree import Role
-from stark_worker.doctor import Finding, State
-from stark_worker.protocol import from_json
-from stark_worker.wards import INHERITED, PACKAGES
+import typer
+
+from stark.cli.options import (
+    AllowWeakSandbox,
+    ApiKeyEnv,
+    Assignments,
+    BaseUrl,
+    EvaluatorName,
+    ModelName,
+    SettingsFile,
+    TargetName,
+    given,
+    judging,
+)
+from stark.core.chat import Message, ReplyForm
+from stark.core.errors import StarkError
+from stark.core.settings import EvaluationSettings, RoleSettings, Settings
+from stark.core.tree import Role
+from stark.models.open import describe, is_provider, open_model
+from stark.run.assembly import versions
+from stark.run.methods import find_method
+from stark_worker.processes.environment import INHERITED, PACKAGES
+from stark_worker.protocol.codec import from_json
+from stark_worker.protocol.findings import Finding, State
 
 FREE_BYTES = 2**30
+
+
 REPLY_TOKENS = 256  # a model that reasons needs some before it says a word
+
+
 REPLY_S = 60.0
+
+
 _OF_THE_WORKER = (*INHERITED, "HOME", "TMPDIR", "XDG_CACHE_HOME", "CUDA_VISIBLE_DEVICES")  # and never a key
+
 
 Begin = Callable[[str], None]
 
@@ -110,3 +132,37 @@ def _served(settings: EvaluationSettings) -> Finding:
         return Finding("worker", State.MISSING, f"nobody has served {folder}", fix)
     trying = f"python -m stark_worker doctor --target {settings.target}"
     return Finding("worker", State.OK, f"{folder} was served; try that machine with {trying}")
+
+
+LACKING = 1
+
+
+def doctor(
+    target: TargetName = None,
+    model: ModelName = None,
+    base_url: BaseUrl = None,
+    api_key_env: ApiKeyEnv = None,
+    evaluator: EvaluatorName = None,
+    allow_weak_sandbox: AllowWeakSandbox = None,
+    runs: Annotated[Path, typer.Option("--runs", metavar="DIR", help="Where runs are to be kept.")] = Path("runs"),
+    as_json: Annotated[bool, typer.Option("--json", help="Print the findings as JSON.")] = False,
+    config: SettingsFile = None,
+    sets: Assignments = None,
+) -> None:
+    """Try everything a run needs and say how to get what is missing. Exit code 0: a run can work, 1: it cannot."""
+    from stark.cli.terminal.doctor import Examination
+    from stark.run.config import load_settings
+    from stark_worker.protocol.findings import can_work
+
+    options = {
+        **judging(None, None, target, evaluator, allow_weak_sandbox),
+        "roles": {"model": model, "base_url": base_url, "api_key_env": api_key_env},
+    }
+    settings = load_settings(config, sets or [], given(options))
+    with Examination(as_json) as examination:
+        found = list(map(examination.tell, examine(settings, runs, examination.begin)))
+    if not can_work(found):
+        raise typer.Exit(LACKING)
+
+
+COMMANDS = (doctor,)

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from stark_worker.protocol import Precision, Score, Target
+from stark_worker.protocol.request import Precision, Score, Target
 
 INTERRUPTED = 130  # the exit code of what Ctrl-C or SIGTERM has stopped
 

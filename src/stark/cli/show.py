@@ -9,10 +9,10 @@ from typing import Annotated, Any
 
 import typer
 
-from stark.cli_options import RunFolder, RunName
-from stark.errors import UsageError
-from stark.tree import Role
-from stark.view import terminal
+from stark.cli.options import RunFolder, RunName
+from stark.cli.terminal import screen, tree
+from stark.core.errors import UsageError
+from stark.core.tree import Role
 
 
 def show(
@@ -23,7 +23,7 @@ def show(
     """Show the tree of a run, or one node with its prompts, scaffold, change and log."""
     record, nodes = read(folder, run)
     if node is None:
-        terminal.show_tree(record, nodes, read_models(folder, run), read_final(folder, run))
+        tree.show_tree(record, nodes, read_models(folder, run), read_final(folder, run))
         return
     by_id = {each.id: each for each in nodes}
     if node not in by_id:
@@ -31,7 +31,7 @@ def show(
             f"The run in {folder} has no node {node}.", f"Its nodes: {', '.join(map(str, sorted(by_id)))}."
         )
     parent_id = by_id[node].parent_id
-    terminal.show_node(by_id[node], None if parent_id is None else by_id[parent_id], read_calls(folder, run, node))
+    tree.show_node(by_id[node], None if parent_id is None else by_id[parent_id], read_calls(folder, run, node))
 
 
 def export(
@@ -47,30 +47,30 @@ def export(
     ] = None,
 ) -> None:
     """Take the best kernel out of a run, the evidence for it, or calls as training data."""
-    from stark.view import exports
+    from stark.report import exports
 
     if best is None and training_data is None and bundle is None:
         raise UsageError("Nothing to export was named.", "Give --best FILE, --bundle FILE or --training-data FILE.")
     record, nodes = read(folder, run)
     if best is not None:
         exports.write_best(best, record, nodes, read_final(folder, run))
-        terminal.say(f"The best kernel is in {best}.")
+        screen.say(f"The best kernel is in {best}.")
     if training_data is not None:
         count = exports.write_training_data(training_data, nodes, read_calls(folder, run), role)
-        terminal.say(f"{count} calls of the {role} agent are in {training_data}.")
+        screen.say(f"{count} calls of the {role} agent are in {training_data}.")
     if bundle is not None:
-        from stark.stored import settings_of
+        from stark.store.lookup import settings_of
 
         evidence = exports.bundle_of(record, nodes, read_final(folder, run), settings_of(record).evaluation)
-        terminal.show_bundle(bundle, exports.write_bundle(bundle, evidence))
+        screen.show_bundle(bundle, exports.write_bundle(bundle, evidence))
 
 
 def salvage(folder: RunFolder, into: Annotated[Path, typer.Argument(metavar="NEW_DIR", help="A new folder.")]) -> None:
     """Copy whatever can still be read of a damaged run into a new folder."""
-    from stark.store import salvage as salvage_store
+    from stark.store.salvage import salvage as salvage_store
 
     counts = salvage_store(folder, into)
-    terminal.say(f"Saved into {into}: " + ", ".join(f"{count} {table}" for table, count in counts.items()) + ".")
+    screen.say(f"Saved into {into}: " + ", ".join(f"{count} {table}" for table, count in counts.items()) + ".")
 
 
 def read(folder: Path, run: str | None = None) -> Any:
@@ -104,8 +104,8 @@ def read_calls(folder: Path, run: str | None, number: int | None = None) -> Any:
 
 @contextmanager
 def _opened(folder: Path, run: str | None) -> Iterator[tuple[Any, Any]]:
-    from stark.store import open_store
-    from stark.stored import pick_run
+    from stark.store.lookup import pick_run
+    from stark.store.open import open_store
 
     with closing(open_store(folder, write=False)) as store:
         yield store, pick_run(store, folder, run)

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from stark.cli_options import AllowWeakSandbox, Assignments, EvaluatorName, SettingsFile, given
+from stark.cli.options import AllowWeakSandbox, Assignments, EvaluatorName, SettingsFile, given
 
 NOT_CONFIRMED, UNRESOLVED = 3, 4
 
@@ -27,12 +27,12 @@ def verify(
 
     Exit code 0: the claim holds here, 3: it does not, 4: that cannot be told.
     """
-    from stark.api import judge_finally
-    from stark.bundle import digest, read, unpack
-    from stark.config import load_settings
-    from stark.task import Task, load_task
-    from stark.verification import Verdict, Verification
-    from stark.view import verifying
+    from stark.cli.terminal import verify
+    from stark.core.task import Task, load_task
+    from stark.evaluation.bundle import digest, read, unpack
+    from stark.evaluation.verification import Verdict, Verification
+    from stark.run.config import load_settings
+    from stark.run.judge import judge_finally
 
     data = read(file)
     bundle = unpack(data)
@@ -40,13 +40,13 @@ def verify(
     options = given({"evaluation": {"evaluator": evaluator, "allow_weak_sandbox": allow_weak_sandbox}})
     evaluation = load_settings(config, sets or [], options).evaluation
     settings = evaluation.model_copy(update=bundle.claim.rules())
-    verifying.show_whole(digest(data), bundle.claim.facts())
+    verify.show_whole(digest(data), bundle.claim.facts())
     judged = own or Task(bundle.claim.task_name, bundle.task_source)
     device, final = asyncio.run(judge_finally(judged, bundle.kernel_source, settings, stranger=own is None))
     verification = Verification(bundle, final, device)
-    notes = [verifying.STRANGER] if own is None else []
-    notes += [verifying.OTHER_TASK] if own and own.source != bundle.task_source else []
-    verifying.show_verification(verification, notes)
+    notes = [verify.STRANGER] if own is None else []
+    notes += [verify.OTHER_TASK] if own and own.source != bundle.task_source else []
+    verify.show_verification(verification, notes)
     if verification.verdict is not Verdict.HOLDS:
         raise typer.Exit(UNRESOLVED if verification.verdict is Verdict.UNRESOLVED else NOT_CONFIRMED)
 

@@ -12,87 +12,16 @@ a third party can run on its own class.
 
 from __future__ import annotations
 
-import enum
 import random
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
 from types import TracebackType
-from typing import Any, Literal, Protocol, Self
+from typing import Any, Protocol, Self
 
-from stark.task import Task
-from stark.tree import Judgement, Node, Plan, Role, Tree
-from stark_worker.protocol import DeviceFacts, EvalReport, EvalRequest, Score
-
-# -- what is said to a chat model, and what comes back --------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class Message:
-    """One message of a conversation."""
-
-    role: Literal["system", "user", "assistant"]
-    content: str
-
-
-@dataclass(frozen=True)
-class ReplyForm:
-    """The answer a role must give: named texts. Sent as a tool where there are tools, as fenced blocks otherwise."""
-
-    name: str
-    description: str
-    fields: dict[str, str]  # name -> what it is for
-
-
-class Finish(enum.StrEnum):
-    """Why a model stopped."""
-
-    COMPLETE = "complete"
-    TRUNCATED = "truncated"
-    REFUSED = "refused"
-    PROMPT_TOO_LONG = "prompt_too_long"
-
-
-class ReplyFault(enum.StrEnum):
-    """What makes a reply unusable."""
-
-    EMPTY = "empty"
-    TRUNCATED = "truncated"
-    REFUSED = "refused"
-    PROMPT_TOO_LONG = "prompt_too_long"
-    TOO_LARGE = "too_large"
-    MALFORMED = "malformed"
-    NO_CODE = "no_code"
-    TWO_ANSWERS = "two_answers"
-
-
-@dataclass(frozen=True)
-class Usage:
-    """Tokens of one call. Reasoning counts as output; cached input counts as input and is told apart beside it."""
-
-    input_tokens: int = 0
-    output_tokens: int = 0
-    cached_input_tokens: int = 0
-
-    @property
-    def total(self) -> int:
-        return self.input_tokens + self.output_tokens
-
-
-@dataclass(frozen=True)
-class Reply:
-    """A model's answer, not yet parsed: it is journalled first.
-
-    ``arguments`` is the raw JSON of the structured answer, None when the model wrote plain text. ``notes`` say what the
-    model was not given as asked, such as a refused temperature.
-    """
-
-    text: str = ""
-    arguments: str | None = None
-    finish: Finish = Finish.COMPLETE
-    usage: Usage = Usage()
-    cost_usd: float | None = None
-    model: str = ""
-    notes: tuple[str, ...] = ()
+from stark.core.chat import Message, Reply, ReplyForm, Usage
+from stark.core.records import Attempt, Call, Ending, Event, Final, RoleUsage, RunRecord, Spend, Ticket, TicketRecord
+from stark.core.tree import Judgement, Node, Role, Tree
+from stark_worker.protocol.report import DeviceFacts, EvalReport
+from stark_worker.protocol.request import EvalRequest
 
 
 class ChatModel(Protocol):
@@ -114,36 +43,6 @@ class ChatModel(Protocol):
 
     async def reply(self, messages: Sequence[Message], form: ReplyForm) -> Reply:
         """One answer."""
-
-
-# -- one attempt ----------------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class Ticket:
-    """An attempt that has been begun: which node to build upon, and the tree as it was then."""
-
-    number: int
-    parent: Node
-    tree: Tree
-    seed: int
-
-    def rng(self, purpose: str) -> random.Random:
-        """A generator that depends on (seed, attempt, purpose) alone, so that a resumed attempt draws the same."""
-        return random.Random(f"{self.seed}/{self.number}/{purpose}")
-
-
-@dataclass(frozen=True)
-class Attempt:
-    """What a workflow made of a ticket."""
-
-    role: Role
-    source: str | None
-    report: EvalReport
-    plan: Plan | None = None
-    explanation: str = ""
-    outside_share: float | None = None
-    notes: tuple[str, ...] = ()
 
 
 class Desk(Protocol):
@@ -197,117 +96,6 @@ class Evaluator(Protocol):
 
     async def evaluate(self, request: EvalRequest) -> EvalReport:
         """Compile, check and time one candidate."""
-
-
-# -- what happened --------------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class Spend:
-    """Tokens and money, spent or reserved."""
-
-    tokens: int = 0
-    usd: float = 0.0
-
-    def __add__(self, other: Spend) -> Spend:
-        return Spend(self.tokens + other.tokens, self.usd + other.usd)
-
-
-@dataclass(frozen=True)
-class RunRecord:
-    """All that is needed to say what a run was, and to go on with it."""
-
-    id: str
-    created_at: str
-    task: Task
-    given: str | None
-    settings: dict[str, Any]
-    templates: dict[str, str]
-    versions: dict[str, str]
-    device: DeviceFacts
-    labels: dict[str, str] = field(default_factory=dict)  # what a benchmark knows it by
-
-
-class Kind(enum.StrEnum):
-    """What a run of a benchmark is: a search, or given sources that are only judged."""
-
-    SEARCH = "search"
-    BASELINES = "baselines"  # eager and torch.compile
-    RESCORED = "rescored"  # the winner of a search by the rules that did not drive it
-    JUDGED = "judged"  # kernels another tool has made
-
-
-# Why a run ended, where no limit on tokens, money or time is named: it made all its attempts, somebody stopped it, the
-# machinery had a fault, its task does not work, or its task tests nothing.
-DONE, STOPPED, FAULT, BROKEN_TASK, DEGENERATE_TASK = "attempts", "stopped", "fault", "task", "degenerate"
-
-
-@dataclass(frozen=True)
-class Ending:
-    """Why a run ended: its reason in a word, and what there is to say about it."""
-
-    reason: str
-    message: str = ""
-
-
-@dataclass(frozen=True)
-class Final:
-    """The last word on a winner: built the stock way and judged anew by both scores, in turns with the reference."""
-
-    node_id: int
-    score: Score  # the one that decides
-    verified: EvalReport
-    kernelbench: EvalReport
-
-    @property
-    def report(self) -> EvalReport:
-        """What decides."""
-        return self.verified if self.score is Score.VERIFIED else self.kernelbench
-
-    @property
-    def holds(self) -> bool:
-        return self.report.timing is not None
-
-    @property
-    def speedup_interval(self) -> tuple[float, float] | None:
-        """Between which factors it is faster than the reference, with 99 % confidence."""
-        timing, rival = self.report.timing, self.report.rival
-        return rival.ratio_to(timing) if timing and rival else None
-
-
-@dataclass(frozen=True)
-class RoleUsage:
-    """What the calls of one role came to; money is None where the price of any of them is not known."""
-
-    calls: int
-    usage: Usage
-    usd: float | None
-    duration_s: float
-
-
-@dataclass(frozen=True)
-class TicketRecord:
-    """A ticket as it is stored: the visible tree is the first ``visible`` nodes that landed."""
-
-    number: int
-    parent_id: int
-    visible: int
-
-
-@dataclass(frozen=True)
-class Call:
-    """One call of a model as it is journalled: the whole prompt, the raw reply and what both cost."""
-
-    number: int
-    index: int
-    role: Role
-    model: str
-    messages: tuple[Message, ...]
-    form: str
-    window: tuple[int, ...]
-    reply: Reply
-    started_at: str
-    duration_s: float
 
 
 class Store(Protocol):
@@ -389,20 +177,6 @@ class Store(Protocol):
 
     def close(self) -> None:
         """Release the file."""
-
-
-# -- what a view is told while a run goes on --------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class Event:
-    """Something a person watching would want to know."""
-
-    kind: Literal["begun", "asking", "evaluating", "landed", "note", "ended"]
-    number: int | None = None
-    node: Node | None = None
-    text: str = ""
-    spent: Spend = field(default_factory=Spend)
 
 
 Listener = Callable[[Event], None]

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from importlib.metadata import entry_points
 from typing import Any
 
-from stark.errors import UsageError
+from stark.core.errors import UsageError
 
 
 def find_class(point: str, name: str, builtin: Mapping[str, Any]) -> Any:

@@ -10,7 +10,7 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from stark_worker.protocol import KernelBenchVersion, Precision, Score, Target
+from stark_worker.protocol.request import KernelBenchVersion, Precision, Score, Target
 
 
 class Group(BaseModel):

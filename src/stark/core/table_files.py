@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from stark.errors import UsageError
+from stark.core.errors import UsageError
 
 Row = dict[str, Any]
 

@@ -9,7 +9,7 @@ import ast
 from dataclasses import dataclass
 from pathlib import Path
 
-from stark.errors import TaskError
+from stark.core.errors import TaskError
 
 CONTRACT = "A task file defines class Model(nn.Module), get_inputs() and get_init_inputs(); see examples/tasks."
 

@@ -12,8 +12,10 @@ import sys
 from bisect import bisect_left, insort
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
+from typing import TypeVar
 
-from stark_worker.protocol import DEGENERATE, EvalReport, Outcome
+from stark_worker.protocol.errors import Outcome
+from stark_worker.protocol.report import DEGENERATE, EvalReport
 
 ROOT_ID = 0
 
@@ -262,3 +264,14 @@ class Tree:
     @property
     def in_flight(self) -> int:
         return len(self._log.pending)
+
+
+NO_ATTEMPT = frozenset({Role.REFERENCE, Role.GIVEN})
+
+
+Made = TypeVar("Made", Node, Judgement)
+
+
+def attempts_of(nodes: Iterable[Made]) -> list[Made]:
+    """Those that agents made."""
+    return [node for node in nodes if node.role not in NO_ATTEMPT]

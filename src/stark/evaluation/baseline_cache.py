@@ -11,9 +11,11 @@ from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
-from stark_worker.cache import default_cache
-from stark_worker.folder import write_whole
-from stark_worker.protocol import BUSY, DeviceFacts, EvalReport, EvalRequest, ProtocolError, from_json, to_json
+from stark_worker.compiler.cache import default_cache
+from stark_worker.protocol.codec import ProtocolError, from_json, to_json
+from stark_worker.protocol.folder import write_whole
+from stark_worker.protocol.report import BUSY, DeviceFacts, EvalReport
+from stark_worker.protocol.request import EvalRequest
 
 # Counts up when the same request comes to be measured otherwise; 2: v0.1 without a flush; 3: others are told of.
 MEASURED = 3

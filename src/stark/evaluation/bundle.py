@@ -15,20 +15,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from stark.errors import BundleError
-from stark.interfaces import Final
-from stark.settings import EvaluationSettings
-from stark_worker.protocol import (
-    DeviceFacts,
-    EvalReport,
-    KernelBenchVersion,
-    Precision,
-    ProtocolError,
-    Score,
-    Target,
-    from_json,
-    to_json,
-)
+from stark.core.errors import BundleError
+from stark.core.records import Final
+from stark.core.settings import EvaluationSettings
+from stark_worker.protocol.codec import ProtocolError, from_json, to_json
+from stark_worker.protocol.report import DeviceFacts, EvalReport
+from stark_worker.protocol.request import KernelBenchVersion, Precision, Score, Target
 
 FORMAT, VERSION = "stark-bundle", 1
 KERNEL, TASK, CLAIM, MANIFEST = "kernel.py", "task.py", "claim.json", "manifest.json"

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from stark.interfaces import Evaluator, Final
-from stark.tree import ROOT_ID, Node, Tree
-from stark_worker.protocol import Build, EvalRequest, Score
+from stark.core.interfaces import Evaluator
+from stark.core.records import Final
+from stark.core.tree import ROOT_ID, Node, Tree
+from stark_worker.protocol.request import Build, EvalRequest, Score
 
 CONTENDERS = 3  # how many of the fastest are tried until one holds
 

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from stark.errors import EvaluatorError, TaskError
-from stark_worker.blame import Judge, judge_patiently
-from stark_worker.faults import MachineryFault, RefereeSilent, SandboxTooWeak, TaskFault
-from stark_worker.protocol import EvalReport, EvalRequest, ProtocolError
+from stark.core.errors import EvaluatorError, TaskError
+from stark_worker.protocol.codec import ProtocolError
+from stark_worker.protocol.errors import MachineryFault, RefereeSilent, SandboxTooWeak, TaskFault
+from stark_worker.protocol.report import EvalReport
+from stark_worker.protocol.request import EvalRequest
+from stark_worker.scheduler.retry import Judge, judge_patiently
 
 AGAIN = "give the command again, or `stark resume` where a run had begun"  # which only the command knows
 

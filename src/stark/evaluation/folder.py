@@ -21,12 +21,14 @@ from pathlib import Path
 from types import TracebackType
 from typing import IO, Self, TypeVar
 
-from stark.errors import EvaluatorError, UsageError
-from stark.evaluation.telling import AGAIN, Teller
-from stark.settings import EvaluationSettings
-from stark_worker.faults import fault_of
-from stark_worker.folder import ANSWERS, ASKED, PARTS, WAY, lock, write_whole
-from stark_worker.protocol import DeviceFacts, EvalReport, EvalRequest, ProtocolError, from_json, to_json
+from stark.core.errors import EvaluatorError, UsageError
+from stark.core.settings import EvaluationSettings
+from stark.evaluation.faults import AGAIN, Teller
+from stark_worker.protocol.codec import ProtocolError, from_json, to_json
+from stark_worker.protocol.errors import fault_of
+from stark_worker.protocol.folder import ANSWERS, ASKED, PARTS, WAY, lock, write_whole
+from stark_worker.protocol.report import DeviceFacts, EvalReport
+from stark_worker.protocol.request import EvalRequest
 
 POLL_S = 0.1
 

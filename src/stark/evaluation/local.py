@@ -14,13 +14,14 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from stark.errors import EvaluatorError
-from stark.evaluation.telling import Teller
-from stark.settings import EvaluationSettings
-from stark_worker.cache import default_cache
-from stark_worker.faults import MachineryFault
-from stark_worker.protocol import DeviceFacts, EvalReport, EvalRequest, Target
-from stark_worker.station import SHOW_THEM, Station, hidden
+from stark.core.errors import EvaluatorError
+from stark.core.settings import EvaluationSettings
+from stark.evaluation.faults import Teller
+from stark_worker.compiler.cache import default_cache
+from stark_worker.protocol.errors import MachineryFault
+from stark_worker.protocol.report import DeviceFacts, EvalReport
+from stark_worker.protocol.request import EvalRequest, Target
+from stark_worker.scheduler.worker import SHOW_THEM, Station, hidden
 
 HERE = Teller("This machine", "stark doctor", "--allow-weak-sandbox")
 

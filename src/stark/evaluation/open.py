@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from stark.errors import UsageError
+from stark.core.errors import UsageError
+from stark.core.interfaces import Evaluator
+from stark.core.plugins import find_class
+from stark.core.settings import EvaluationSettings
 from stark.evaluation.replay import ReplayEvaluator, StoredReports
-from stark.interfaces import Evaluator
-from stark.plugins import find_class
-from stark.settings import EvaluationSettings
 
 
 def open_evaluator(settings: EvaluationSettings, stored_reports: StoredReports | None = None) -> Evaluator:

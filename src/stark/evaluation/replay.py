@@ -6,9 +6,10 @@ from collections.abc import Callable, Mapping
 from types import TracebackType
 from typing import Self
 
-from stark.errors import EvaluatorError, UsageError
-from stark.settings import EvaluationSettings
-from stark_worker.protocol import DeviceFacts, EvalReport, EvalRequest, Score
+from stark.core.errors import EvaluatorError, UsageError
+from stark.core.settings import EvaluationSettings
+from stark_worker.protocol.report import DeviceFacts, EvalReport
+from stark_worker.protocol.request import EvalRequest, Score
 
 Judged = Mapping[tuple[str, str, str, Score, bool], EvalReport]  # task, candidate, entry, score, in a final -> report
 StoredReports = Callable[[str], tuple[DeviceFacts, Judged]]

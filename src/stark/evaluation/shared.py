@@ -7,9 +7,10 @@ from dataclasses import replace
 from types import TracebackType
 from typing import Self
 
-from stark.errors import TaskError
-from stark.interfaces import Evaluator
-from stark_worker.protocol import ALWAYS_MS, DeviceFacts, EvalReport, EvalRequest, Limits
+from stark.core.errors import TaskError
+from stark.core.interfaces import Evaluator
+from stark_worker.protocol.report import DeviceFacts, EvalReport
+from stark_worker.protocol.request import ALWAYS_MS, EvalRequest, Limits
 
 
 class SharedEvaluator:

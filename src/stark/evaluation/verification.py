@@ -5,9 +5,10 @@ from __future__ import annotations
 import enum
 from dataclasses import dataclass, replace
 
-from stark.bundle import Bundle
-from stark.interfaces import Final
-from stark_worker.protocol import DeviceFacts, Score
+from stark.core.records import Final
+from stark.evaluation.bundle import Bundle
+from stark_worker.protocol.report import DeviceFacts
+from stark_worker.protocol.request import Score
 
 SESSIONS = 0.9  # two sessions on one machine may differ by this factor beyond their intervals
 

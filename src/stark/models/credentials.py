@@ -16,9 +16,9 @@ from pydantic_ai.profiles.openai import OpenAIModelProfile
 from pydantic_ai.providers import Provider, infer_provider, infer_provider_class
 from pydantic_ai.providers.openai import OpenAIProvider
 
-from stark.errors import KeyMissing, UsageError
-from stark.settings import RoleSettings
-from stark_worker.processes import hide_memory
+from stark.core.errors import KeyMissing, UsageError
+from stark.core.settings import RoleSettings
+from stark_worker.processes.process_tree import hide_memory
 
 EXAMPLE = "for example openai:gpt-5 or anthropic:claude-sonnet-4-6"
 _OPENAI_KEY, _OPENAI_HOST = "OPENAI_API_KEY", "openai.com"

@@ -7,12 +7,13 @@ from collections.abc import Callable, Sequence
 from importlib.metadata import entry_points
 from pathlib import Path
 
-from stark.errors import KeyMissing, UsageError
-from stark.interfaces import ChatModel, Reply
-from stark.models.queue import QueueModel, read_script
-from stark.plugins import find_class
-from stark.settings import RoleSettings
-from stark.tree import Role
+from stark.core.chat import Reply
+from stark.core.errors import KeyMissing, UsageError
+from stark.core.interfaces import ChatModel
+from stark.core.plugins import find_class
+from stark.core.settings import RoleSettings
+from stark.core.tree import Role
+from stark.models.recorded import QueueModel, read_script
 
 POINT = "chat_model"
 
@@ -42,7 +43,7 @@ def open_model(
             f"Name one with --set roles.{role.value}.model=provider:name, for example openai:gpt-5.",
         )
     if kind == PLAYBOOK:
-        from stark.models.playbook import PlaybookModel
+        from stark.models.playbook.model import PlaybookModel
 
         return PlaybookModel(name, answered)
     if kind == "scripted":
@@ -59,7 +60,7 @@ def open_model(
 
 def open_to_estimate(role: Role, settings: RoleSettings, stored_replies: StoredReplies) -> ChatModel:
     """A model to count with. One that is not named, or that there is no key for, has at most a price."""
-    from stark.models.provider import UnaskedModel
+    from stark.models.prices import UnaskedModel
 
     try:
         return open_model(role, settings, stored_replies=stored_replies) if settings.model else UnaskedModel(settings)

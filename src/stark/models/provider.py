@@ -8,19 +8,14 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any, cast
 
-from genai_prices import calc_price
 from pydantic_ai.direct import model_request, model_request_stream
 from pydantic_ai.exceptions import (
-    ModelAPIError,
     ModelAuthenticationError,
     ModelConnectionError,
-    ModelContextWindowExceededError,
     ModelHTTPError,
     ModelNotFoundError,
     ModelQuotaExceededError,
-    ModelRequestRejectedError,
     UnexpectedModelBehavior,
-    UserError,
 )
 from pydantic_ai.messages import (
     ModelMessage,
@@ -34,21 +29,28 @@ from pydantic_ai.messages import (
 from pydantic_ai.models import Model, ModelRequestParameters
 from pydantic_ai.settings import ModelSettings
 from pydantic_ai.tools import ToolDefinition
-from pydantic_ai.usage import RequestUsage
 from tenacity import AsyncRetrying, RetryCallState, retry_if_exception, stop_after_attempt, wait_random_exponential
 
-from stark.errors import ModelError, ModelRefused, ModelUnavailable, PromptRefused, ReplyLost
-from stark.interfaces import Finish, Message, Reply, ReplyForm, Usage
-from stark.models.connecting import key_variable, open_provider, read_key
-from stark.settings import RoleSettings
+from stark.core.chat import Finish, Message, Reply, ReplyForm, Usage
+from stark.core.errors import ModelError, ModelRefused, ModelUnavailable, PromptRefused, ReplyLost
+from stark.core.settings import RoleSettings
+from stark.models.credentials import key_variable, open_provider, read_key
+from stark.models.prices import listed_price
+from stark.models.provider_errors import (
+    PROVIDER_FAULTS,
+    error_message,
+    is_about_the_form,
+    is_lost,
+    is_too_long,
+    may_pass,
+)
 
 LONGEST_WAIT_S = 120.0
+
+
 _LONGEST_BACKOFF_S = 60.0
-_LONGEST_MESSAGE = 500
-_PASSING = frozenset({408, 409, 425, 429})
-_MALFORMED = frozenset({400, 422})
-_PROMPT_TOO_LARGE = 413
-_FAULTS = (ModelAPIError, UnexpectedModelBehavior, UserError)
+
+
 _FINISH = {"length": Finish.TRUNCATED, "content_filter": Finish.REFUSED}
 
 
@@ -99,20 +101,20 @@ class ProviderModel:
     def cost_usd(self, usage: Usage) -> float | None:
         if self._settings.base_url is not None:  # whoever serves it there sets the price
             return None
-        return _listed_price(usage, self._model.model_name, self._model.system)
+        return listed_price(usage, self._model.model_name, self._model.system)
 
     async def reply(self, messages: Sequence[Message], form: ReplyForm) -> Reply:
         retrying = AsyncRetrying(
             stop=stop_after_attempt(self._settings.retries + 1),
             wait=self._wait,
-            retry=retry_if_exception(lambda error: _may_pass(error) and not _is_lost(error)),
+            retry=retry_if_exception(lambda error: may_pass(error) and not is_lost(error)),
             reraise=True,
         )
         try:
             reply: Reply = await retrying(self._ask, [_convert(message) for message in messages], form)
-        except _FAULTS as error:
-            if _is_too_long(error):
-                said = (_message(error, self._key),)
+        except PROVIDER_FAULTS as error:
+            if is_too_long(error):
+                said = (error_message(error, self._key),)
                 return Reply(finish=Finish.PROMPT_TOO_LONG, cost_usd=0.0, model=self._model.model_name, notes=said)
             raise self._explain(error) from error
         return reply if reply.usage.total else self._counted_by_bytes(reply, messages)
@@ -138,7 +140,7 @@ class ProviderModel:
             try:
                 return self._read(await self._send(messages, form, offer), offer)
             except ModelHTTPError as error:
-                less = offer.without(_message(error).lower()) if _is_about_the_form(error) else None
+                less = offer.without(error_message(error).lower()) if is_about_the_form(error) else None
                 if less is None:
                     raise
                 self._offer = offer = less
@@ -201,7 +203,7 @@ class ProviderModel:
 
     def _explain(self, error: Exception) -> ModelError:
         """The provider's fault in our words, bounded and without the key."""
-        said = f": {_message(error, self._key)}."
+        said = f": {error_message(error, self._key)}."
         if isinstance(error, ModelAuthenticationError):
             check = f"Check {self._key_variable}." if self._key_variable else "Name its key by --api-key-env NAME."
             return ModelRefused(f"{self.name} does not accept the key{said}", check)
@@ -209,12 +211,12 @@ class ProviderModel:
             return ModelRefused(f"The account for {self.name} has no credit left{said}", "Top it up, then resume.")
         if isinstance(error, ModelNotFoundError):
             return ModelRefused(f"{self.name} is not known to its provider{said}", "Check the name and the address.")
-        if _is_lost(error):
+        if is_lost(error):
             return ReplyLost(
                 f"The reply of {self.name} never arrived whole{said}",
                 "Nothing that did arrive is lost: resume the run later.",
             )
-        if _may_pass(error):
+        if may_pass(error):
             tries = self._settings.retries + 1
             return ModelUnavailable(
                 f"{self.name} did not answer; the provider failed {tries} times{said}",
@@ -224,36 +226,6 @@ class ProviderModel:
             f"{self.name} refused the request{said}",
             "Change the settings of the role, then resume; a prompt that is refused again counts as a failed attempt.",
         )
-
-
-class UnaskedModel:
-    """Stands in an estimate for a model that there is no key for, or that nobody has named: it has at most a price."""
-
-    takes_temperature = True
-
-    def __init__(self, settings: RoleSettings) -> None:
-        self.name = settings.model or "no model named"
-        self._settings = settings
-
-    def cost_usd(self, usage: Usage) -> float | None:
-        provider, _, model = self._settings.model.partition(":")
-        return _listed_price(usage, model, provider) if self._settings.base_url is None else None
-
-    async def reply(self, messages: Sequence[Message], form: ReplyForm) -> Reply:
-        raise AssertionError("an estimate asks nobody")
-
-
-def _listed_price(usage: Usage, model: str, provider: str) -> float | None:
-    cached = usage.cached_input_tokens if usage.cached_input_tokens <= usage.input_tokens else 0
-    counted = RequestUsage(
-        input_tokens=usage.input_tokens,
-        cache_read_tokens=cached,  # a count that contradicts itself gets no discount
-        output_tokens=usage.output_tokens,
-    )
-    try:
-        return float(calc_price(counted, model, provider_id=provider).total_price)
-    except (LookupError, ValueError):  # a model without a listed price, or counts that contradict each other
-        return None
 
 
 def _first_offer(settings: RoleSettings, model: Model) -> Offer:
@@ -303,41 +275,3 @@ def _parameters(form: ReplyForm) -> ModelRequestParameters:
 
 def _raw(call: ToolCallPart) -> str:
     return call.args if isinstance(call.args, str) else json.dumps(call.args or {})
-
-
-def _is_too_long(error: BaseException) -> bool:
-    too_large = isinstance(error, ModelHTTPError) and error.status_code == _PROMPT_TOO_LARGE
-    return too_large or isinstance(error, ModelContextWindowExceededError)
-
-
-def _is_about_the_form(error: ModelHTTPError) -> bool:
-    return error.status_code in _MALFORMED and not _is_too_long(error)
-
-
-def _may_pass(error: BaseException) -> bool:
-    """Whether the same request may succeed later."""
-    if isinstance(error, ModelQuotaExceededError | ModelRequestRejectedError | UserError):
-        return False
-    if isinstance(error, ModelHTTPError):
-        return error.status_code in _PASSING or error.status_code >= 500
-    return isinstance(error, _FAULTS)  # a lost connection, a timeout, a body that is no answer
-
-
-def _is_lost(error: BaseException) -> bool:
-    """Whether the request was taken, so that it may have been charged, and its answer did not come."""
-    never_sent = isinstance(error, ModelConnectionError) and error.phase in ("pool", "connect")
-    return _may_pass(error) and not never_sent and not isinstance(error, ModelHTTPError)
-
-
-def _message(error: Exception, secret: str | None = None) -> str:
-    """What the provider said, without the wrapping and without the secret."""
-    body = getattr(error, "body", None)
-    while isinstance(body, dict) and (inner := body.get("error") or body.get("message")):
-        body = inner
-    said = body if isinstance(body, str) else str(error)
-    if isinstance(error, ModelHTTPError):
-        said = f"HTTP {error.status_code}, {said}"
-    said = " ".join(said.split()).rstrip(".")
-    if secret:  # before anything is cut off, or half of it could be left at the end
-        said = said.replace(secret, "***")
-    return said if len(said) <= _LONGEST_MESSAGE else f"{said[:_LONGEST_MESSAGE]} ..."

@@ -7,9 +7,9 @@ import re
 from collections.abc import Sequence
 from pathlib import Path
 
-from stark.errors import ModelUnavailable, UsageError
-from stark.interfaces import Message, Reply, ReplyForm, Usage
-from stark.tree import Role
+from stark.core.chat import Message, Reply, ReplyForm, Usage
+from stark.core.errors import ModelUnavailable, UsageError
+from stark.core.tree import Role
 
 _SCRIPT_FILE = re.compile(r"(\d+)-(\w+)\.md")
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from stark.comparison import Comparison, Overall
-from stark.inference import ENOUGH
-from stark.results import RunResult
-from stark.view.report_facts import models_of
-from stark.view.tables import Row, Table
+from stark.analysis.comparison import Comparison, Overall
+from stark.analysis.results import RunResult
+from stark.analysis.statistics import ENOUGH
+from stark.report.header import models_of
+from stark.report.table import Row, Table
 
 NOTE = (
     "Speed-up over eager as measured in each store, in the finals where there are some: geometric mean over seeds. A "

@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Sequence
 
-from stark.interfaces import BROKEN_TASK, DEGENERATE_TASK, FAULT, Kind, RoleUsage
-from stark.results import RunResult
-from stark.tree import Role
-from stark.view.bench import meaning
-from stark.view.grouping import WHERE, Group
-from stark.view.tables import Row, Table
-from stark_worker.baselines import BASELINES
+from stark.analysis.groups import WHERE, Group
+from stark.analysis.results import RunResult
+from stark.core.records import BROKEN_TASK, DEGENERATE_TASK, FAULT, Kind, RoleUsage, meaning
+from stark.core.tree import Role
+from stark.report.table import Row, Table
+from stark_worker.protocol.baselines import BASELINES
 
 LOST = "no final held"
 UNFINISHED = "unfinished"

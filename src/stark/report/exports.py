@@ -14,15 +14,15 @@ from pathlib import Path
 from typing import Any
 
 import stark_worker
-from stark.bundle import Bundle, Claim, Origin, digest, pack
-from stark.errors import UsageError
-from stark.finals import winner
-from stark.interfaces import Call, Final, RunRecord
-from stark.models import describe
-from stark.settings import EvaluationSettings
-from stark.task import Task
-from stark.tree import ROOT_ID, Node, Role, Tree
-from stark_worker import words
+from stark.core.errors import UsageError
+from stark.core.records import Call, Final, RunRecord
+from stark.core.settings import EvaluationSettings
+from stark.core.task import Task
+from stark.core.tree import ROOT_ID, Node, Role, Tree
+from stark.evaluation.bundle import Bundle, Claim, Origin, digest, pack
+from stark.evaluation.confirmation import winner
+from stark.models.open import describe
+from stark_worker.protocol import report_text
 
 
 def write_best(path: Path, record: RunRecord, nodes: Sequence[Node], final: Final | None) -> None:
@@ -36,7 +36,7 @@ def write_best(path: Path, record: RunRecord, nodes: Sequence[Node], final: Fina
         f"{_times(tree, best, final)}, on {record.device.name}, in a {best.report.sandbox or 'unknown'} sandbox",
     ]
     if final and final.verified.labels:
-        lines.append(words.sentence(final.verified.labels))
+        lines.append(report_text.sentence(final.verified.labels))
     if _is_task(path):
         raise UsageError(f"{path} is a task, which the kernel would take the place of.", "Name another file.")
     write_text(path, "".join(f"# {line}\n" for line in lines) + best.source)

@@ -8,9 +8,9 @@ import statistics
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from stark.metrics import fast_p
-from stark.view.grouping import Group, with_attempts
-from stark.view.report import over_others
+from stark.analysis.groups import Group, with_attempts
+from stark.analysis.metrics import fast_p
+from stark.report.paper_tables import over_others
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

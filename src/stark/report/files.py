@@ -6,12 +6,12 @@ from collections.abc import Mapping, Sequence
 from html import escape
 from pathlib import Path
 
-from stark.tabular import csv_text, has_parquet, parquet_bytes
-from stark.view.exports import make_folder, write_bytes
-from stark.view.grouping import Group
-from stark.view.report import every_table
-from stark.view.report_figures import FIGURES, KINDS, can_draw, draw
-from stark.view.tables import Table
+from stark.analysis.groups import Group
+from stark.core.table_files import csv_text, has_parquet, parquet_bytes
+from stark.report.exports import make_folder, write_bytes
+from stark.report.figures import FIGURES, KINDS, can_draw, draw
+from stark.report.paper_tables import every_table
+from stark.report.table import Table
 
 PAGE = "report.md"
 NO_FIGURES = "Figures need matplotlib: pip install 'stark-kernels[report]'"

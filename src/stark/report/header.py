@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from stark.interfaces import Kind
-from stark.models import describe
-from stark.results import RunResult
-from stark.view import published
-from stark.view.grouping import Group, Key, group
-from stark.view.report_costs import lost_final
+from stark.analysis import published
+from stark.analysis.groups import Group, Key, group
+from stark.analysis.results import RunResult
+from stark.core.records import Kind
+from stark.models.open import describe
+from stark.report.cost_tables import lost_final
 
 LISTED = 20  # tasks that are named in a sentence
 

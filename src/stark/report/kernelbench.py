@@ -9,11 +9,13 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from stark.interfaces import Kind
-from stark.results import RunResult
-from stark.tree import ROOT_ID, Judgement, Role
-from stark.view.exports import make_folder, write_text
-from stark_worker.protocol import Outcome, Score, Timing
+from stark.analysis.results import RunResult
+from stark.core.records import Kind
+from stark.core.tree import ROOT_ID, Judgement, Role
+from stark.report.exports import make_folder, write_text
+from stark_worker.protocol.errors import Outcome
+from stark_worker.protocol.report import Timing
+from stark_worker.protocol.request import Score
 
 MISSING_MS = -1.0  # what that layout says where there is no runtime
 FIRST = 1  # the node that sample 0 of another tool becomes

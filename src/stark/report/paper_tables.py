@@ -7,12 +7,12 @@ import statistics
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 
-from stark.inference import FEWEST, Bounds, interval, rate_interval
-from stark.metrics import averages, compile_rate, correct_rate, fast_p, kept, success_rate
-from stark.results import RunResult
-from stark.view import published
-from stark.view.grouping import COUNTS, SHORT, WHERE, Figure, Group, by_score, group, with_attempts
-from stark.view.report_costs import (
+from stark.analysis import published
+from stark.analysis.groups import COUNTS, SHORT, WHERE, Figure, Group, by_score, group, with_attempts
+from stark.analysis.metrics import averages, compile_rate, correct_rate, fast_p, kept, success_rate
+from stark.analysis.results import RunResult
+from stark.analysis.statistics import FEWEST, Bounds, interval, rate_interval
+from stark.report.cost_tables import (
     baselines_table,
     broken_table,
     cost_table,
@@ -20,10 +20,10 @@ from stark.view.report_costs import (
     endings_table,
     time_table,
 )
-from stark.view.report_facts import budgets_differ
-from stark.view.report_runs import runs_table
-from stark.view.tables import Row, Table
-from stark_worker.baselines import BASELINES
+from stark.report.header import budgets_differ
+from stark.report.run_table import runs_table
+from stark.report.table import Row, Table
+from stark_worker.protocol.baselines import BASELINES
 
 THRESHOLDS = (0.5, 0.8, 1.0, 1.2, 1.5, 2.0, 3.0, 5.0)
 MARKS = (1, 2, 5, 10, 15, 20, 25, 30, 60, 100)

@@ -12,9 +12,9 @@ from typing import Any
 from pydantic.fields import FieldInfo
 from typer.core import TyperGroup
 
-from stark import errors
-from stark.grid import GridFile
-from stark.settings import Group, Settings
+from stark.bench.grid import GridFile
+from stark.core import errors
+from stark.core.settings import Group, Settings
 from stark_worker import __main__ as worker
 
 _SIGNS = {"ge": ">=", "gt": ">", "le": "<=", "lt": "<"}

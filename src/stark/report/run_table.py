@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from stark.results import RunResult
-from stark.tree import Role
-from stark.view.grouping import SHORT
-from stark.view.report_costs import HOUR_S, became
-from stark.view.tables import Table
+from stark.analysis.groups import SHORT
+from stark.analysis.results import RunResult
+from stark.core.tree import Role
+from stark.report.cost_tables import HOUR_S, became
+from stark.report.table import Table
 
 FIRST = {"task": "text", "score": "text", "method": "text", "seed": "count", "kind": "text", "ended": "text"}
 FIGURES = {"attempts": "count", "compiled": "count", "correct": "count", "reference ms": "number", "best ms": "number"}

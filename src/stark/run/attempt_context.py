@@ -8,12 +8,14 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Protocol
 
-from stark.budget import Ledger, worst_case
-from stark.errors import ModelRefused, ModelUnavailable, ReplyLost
-from stark.interfaces import Call, ChatModel, Desk, Message, Reply, ReplyForm, Spend, Store
-from stark.settings import Roles, RoleSettings
-from stark.tree import Role
-from stark_worker.protocol import EvalReport
+from stark.core.chat import Message, Reply, ReplyForm
+from stark.core.errors import ModelRefused, ModelUnavailable, ReplyLost
+from stark.core.interfaces import ChatModel, Desk, Store
+from stark.core.records import Call, Spend
+from stark.core.settings import Roles, RoleSettings
+from stark.core.tree import Role
+from stark.run.budget import Ledger, worst_case
+from stark_worker.protocol.report import EvalReport
 
 
 class Say(Protocol):

@@ -5,8 +5,10 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 
-from stark.interfaces import ChatModel, Message, ReplyForm, Spend, Usage
-from stark.settings import BudgetSettings, RoleSettings
+from stark.core.chat import Message, ReplyForm, Usage
+from stark.core.interfaces import ChatModel
+from stark.core.records import Spend
+from stark.core.settings import BudgetSettings, RoleSettings
 
 ENVELOPE_TOKENS = 1_024  # what a provider may add around a prompt: chat template, tool preamble
 

@@ -12,9 +12,9 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from stark.errors import SettingsError
-from stark.method import resolve
-from stark.settings import Group, Settings
+from stark.core.errors import SettingsError
+from stark.core.settings import Group, Settings
+from stark.run.methods import resolve
 
 Tree = Mapping[str, Any]
 

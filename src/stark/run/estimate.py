@@ -7,10 +7,13 @@ from dataclasses import dataclass
 
 from stark.agents.prompts import Prompts, Scene
 from stark.agents.windows import Window
-from stark.interfaces import ChatModel, Message, RunRecord, Usage
-from stark.settings import Settings
-from stark.tree import ROOT_ID, Node, Plan, Role
-from stark_worker.protocol import EvalReport, Outcome, Timing
+from stark.core.chat import Message, Usage
+from stark.core.interfaces import ChatModel
+from stark.core.records import RunRecord
+from stark.core.settings import Settings
+from stark.core.tree import ROOT_ID, Node, Plan, Role
+from stark_worker.protocol.errors import Outcome
+from stark_worker.protocol.report import EvalReport, Timing
 
 CHARACTERS_PER_TOKEN = 3.5
 REPAIR_SHARE = 0.3  # attempts that are one repair instead of a plan and its code

@@ -10,79 +10,25 @@ import asyncio
 import time
 from collections import deque
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import islice
 from random import Random
 
-from stark.budget import BudgetExhausted, Ledger
-from stark.desk import RunDesk
-from stark.errors import (
-    DegenerateTask,
-    PromptRefused,
-    StarkError,
-    TaskError,
-    UsageError,
-)
-from stark.finals import contenders, hold_final, winner
-from stark.interfaces import (
-    DONE,
-    STOPPED,
-    Attempt,
-    ChatModel,
-    Evaluator,
-    Event,
-    Final,
-    Listener,
-    Policy,
-    RunRecord,
-    Spend,
-    Store,
-    Ticket,
-    TicketRecord,
-    Workflow,
-)
-from stark.metrics import attempts_of
-from stark.settings import EvaluationSettings, Settings
-from stark.task import Task
-from stark.tree import ROOT_ID, Node, Role, Tree
-from stark_worker.protocol import ALWAYS_MS, DEGENERATE, EvalReport, EvalRequest, Limits, Outcome
+from stark.core.errors import DegenerateTask, PromptRefused, StarkError, UsageError
+from stark.core.interfaces import ChatModel, Evaluator, Listener, Policy, Store, Workflow
+from stark.core.records import DONE, STOPPED, Attempt, Event, Final, RunRecord, Ticket, TicketRecord
+from stark.core.settings import Settings
+from stark.core.tree import ROOT_ID, Node, Role, Tree, attempts_of
+from stark.evaluation.confirmation import contenders, hold_final, winner
+from stark.evaluation.requests import check_reference, eval_request
+from stark.run.attempt_context import RunDesk
+from stark.run.budget import BudgetExhausted, Ledger
+from stark.run.result import Result
+from stark_worker.protocol.errors import Outcome
+from stark_worker.protocol.report import DEGENERATE, EvalReport
+from stark_worker.protocol.request import ALWAYS_MS
 
 CLOCK_S = 5.0  # how much of the time a run has taken may be forgotten when it is killed
-
-
-@dataclass(frozen=True)
-class Result:
-    """What a run has found so far. ``reason`` says why it ended; ``final`` is the last word on the best candidate."""
-
-    run_id: str
-    root: Node
-    best: Node | None
-    attempts: int
-    spent: Spend
-    reason: str
-    final: Final | None = None
-    stopped: bool = False  # whether somebody asked for an end, though it may have come to its own
-
-    @property
-    def source(self) -> str | None:
-        """The best candidate's source."""
-        return self.best.source if self.best else None
-
-    @property
-    def speedup(self) -> float | None:
-        """How many times as fast as the reference the best candidate is: in its final, where one was held."""
-        final = self.final.report if self.final else None
-        if final and final.timing and final.rival:
-            return final.rival.median_ms / final.timing.median_ms
-        if self.best is None or self.best.runtime_ms is None or self.root.runtime_ms is None:
-            return None
-        return self.root.runtime_ms / self.best.runtime_ms
-
-    @property
-    def improved(self) -> bool:
-        """Whether it is faster beyond doubt, or at least seems so where there was no final."""
-        interval = self.final.speedup_interval if self.final else None
-        return interval[0] > 1.0 if interval else self.speedup is not None and self.speedup > 1.0
 
 
 class Run:
@@ -364,39 +310,6 @@ class Run:
             return None
         taken = self.store.seconds(self.record.id) + time.monotonic() - self._clocked
         return max(0.0, limit - taken)
-
-
-def eval_request(task: Task, source: str, settings: EvaluationSettings, entry: str = "ModelNew") -> EvalRequest:
-    """What the evaluator is asked about a candidate."""
-    return EvalRequest(
-        task_source=task.source,
-        candidate_source=source,
-        entry=entry,
-        target=settings.target,
-        precision=settings.precision,
-        score=settings.score,
-        kernelbench_version=settings.kernelbench_version,
-        atol=settings.atol,
-        rtol=settings.rtol,
-        tf32=settings.tf32,
-        limits=Limits(settings.build_s, settings.run_s),
-    )
-
-
-def check_reference(report: EvalReport) -> None:
-    """Refuse a task whose own model does not work."""
-    if report.timing is not None:
-        return
-    hint = ""
-    if report.outcome is Outcome.WRONG_RESULT:
-        hint = " It does not agree with itself: it is random, depends on earlier calls, or rounds without bounds."
-    elif "dtype" in report.log:
-        hint = " A model of another precision is judged with --precision bf16 or fp16."
-    raise TaskError(
-        f"The task's own Model does not pass its evaluation: {report.outcome.replace('_', ' ')}.{hint} "
-        f"{report.log[-1500:]}",
-        "Fix the task file; nothing was spent.",
-    )
 
 
 async def _cancel(tasks: set[asyncio.Task[None]]) -> None:

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from stark.agents.graph import WORKFLOWS, edges_of
 from stark.agents.prompts import Prompts, Scene, load_templates
 from stark.agents.roles import Team
-from stark.interfaces import Policy, Workflow
-from stark.models import PLAYBOOK
-from stark.plugins import find_class
-from stark.search import open_policy
-from stark.settings import Roles, RoleSettings, Settings
-from stark.task import Task
-from stark.tree import Role
-from stark_worker.protocol import DeviceFacts
+from stark.agents.workflows import WORKFLOWS, edges_of
+from stark.core.interfaces import Policy, Workflow
+from stark.core.plugins import find_class
+from stark.core.settings import Roles, RoleSettings, Settings
+from stark.core.task import Task
+from stark.core.tree import Role
+from stark.models.open import PLAYBOOK
+from stark.search.policies import open_policy
+from stark_worker.protocol.report import DeviceFacts
 
 
 @dataclass(frozen=True)

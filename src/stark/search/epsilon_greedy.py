@@ -5,8 +5,8 @@ from __future__ import annotations
 import logging
 from random import Random
 
-from stark.settings import SearchSettings
-from stark.tree import ROOT_ID, Node, Tree
+from stark.core.settings import SearchSettings
+from stark.core.tree import ROOT_ID, Node, Tree
 
 log = logging.getLogger(__name__)
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 from random import Random
 
-from stark.settings import SearchSettings
-from stark.tree import Node, Tree
+from stark.core.settings import SearchSettings
+from stark.core.tree import Node, Tree
 
 
 class Mcts:

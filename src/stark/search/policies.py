@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from stark.interfaces import Policy
-from stark.plugins import find_class
+from stark.core.interfaces import Policy
+from stark.core.plugins import find_class
+from stark.core.settings import SearchSettings
 from stark.search.epsilon_greedy import EpsilonGreedy
 from stark.search.evolutionary import Evolutionary
 from stark.search.mcts import Mcts
 from stark.search.simple import AlwaysRoot, Greedy, LastAttempt, RandomChoice, RootOrRepair
-from stark.settings import SearchSettings
 
 POLICIES = {
     "epsilon-greedy": EpsilonGreedy,

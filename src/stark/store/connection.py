@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Literal
 
-from stark.errors import StoreDamaged, StoreError
+from stark.core.errors import StoreDamaged, StoreError
 
 FILE_NAME = "stark.db"
 BUSY_S = 10.0

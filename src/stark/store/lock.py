@@ -8,7 +8,7 @@ import socket
 from datetime import UTC, datetime
 from pathlib import Path
 
-from stark.errors import StoreLocked
+from stark.core.errors import StoreLocked
 
 LOCK_NAME = "writer.lock"
 

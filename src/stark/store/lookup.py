@@ -9,12 +9,15 @@ from pathlib import Path
 
 from pydantic import ValidationError
 
-from stark.errors import StoreError, StoreTooNew, UsageError
-from stark.interfaces import Reply, RunRecord, Store
-from stark.settings import Settings
-from stark.store import open_store
-from stark.tree import ROOT_ID, Role
-from stark_worker.protocol import DeviceFacts, EvalReport, Score, Timing
+from stark.core.chat import Reply
+from stark.core.errors import StoreError, StoreTooNew, UsageError
+from stark.core.interfaces import Store
+from stark.core.records import RunRecord
+from stark.core.settings import Settings
+from stark.core.tree import ROOT_ID, Role
+from stark.store.open import open_store
+from stark_worker.protocol.report import DeviceFacts, EvalReport, Timing
+from stark_worker.protocol.request import Score
 
 LISTED = 20  # runs that are named in an error
 

@@ -7,9 +7,9 @@ import sqlite3
 from contextlib import ExitStack, closing
 from pathlib import Path
 
-from stark.errors import StoreError, StoreTooNew
+from stark.core.errors import StoreError, StoreTooNew
 from stark.store import schema
-from stark.store.file import FILE_NAME, connect, damaged, missing, plainly
+from stark.store.connection import FILE_NAME, connect, damaged, missing, plainly
 from stark.store.lock import WriterLock
 from stark.store.sqlite import SqliteStore
 

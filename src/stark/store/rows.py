@@ -7,11 +7,15 @@ import json
 import sqlite3
 from typing import Any
 
-from stark.errors import StoreError
-from stark.interfaces import Call, Final, Finish, Message, Reply, RoleUsage, RunRecord, TicketRecord, Usage
-from stark.task import Task
-from stark.tree import Judgement, Node, Plan, Role
-from stark_worker.protocol import DeviceFacts, EvalReport, Outcome, Score, from_json, to_json
+from stark.core.chat import Finish, Message, Reply, Usage
+from stark.core.errors import StoreError
+from stark.core.records import Call, Final, RoleUsage, RunRecord, TicketRecord
+from stark.core.task import Task
+from stark.core.tree import Judgement, Node, Plan, Role
+from stark_worker.protocol.codec import from_json, to_json
+from stark_worker.protocol.errors import Outcome
+from stark_worker.protocol.report import DeviceFacts, EvalReport
+from stark_worker.protocol.request import Score
 
 
 def run_row(run: RunRecord) -> dict[str, Any]:

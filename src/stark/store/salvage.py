@@ -12,11 +12,11 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from stark.errors import StoreDamaged, StoreError
-from stark.store import records
-from stark.store.file import FILE_NAME, connect, insert, plainly, transaction
+from stark.core.errors import StoreDamaged, StoreError
+from stark.store import rows
+from stark.store.connection import FILE_NAME, connect, insert, plainly, transaction
 from stark.store.lock import refuse_if_held
-from stark.store.opening import check_identity, check_presence, open_store
+from stark.store.open import check_identity, check_presence, open_store
 
 GAP = 20_000
 """How many rowids in a row may be unreadable before the rest of a table is given up."""
@@ -24,10 +24,10 @@ GAP = 20_000
 _UNREADABLE = (sqlite3.DatabaseError, UnicodeDecodeError)
 _KINDS = {"INTEGER": int, "REAL": float, "TEXT": str}
 _RECORDS: dict[str, Callable[[sqlite3.Row], Any]] = {
-    "runs": records.run_of,
-    "nodes": records.node_of,
-    "calls": records.call_of,
-    "finals": records.final_of,
+    "runs": rows.run_of,
+    "nodes": rows.node_of,
+    "calls": rows.call_of,
+    "finals": rows.final_of,
 }
 
 Row = dict[str, Any]
@@ -122,7 +122,7 @@ class _Rescue:
 
     def _node(self, row: Row) -> Row:
         same_as = row["same_as"] if (row["run"], row["same_as"]) in self.nodes else None
-        judgement = records.judgement_text(records.judged(row))  # an older file has none
+        judgement = rows.judgement_text(rows.judged(row))  # an older file has none
         return row | {"position": len(self.positions[row["run"]]), "same_as": same_as, "judgement": judgement}
 
     def _node_kept(self, old: Row, new: Row) -> None:

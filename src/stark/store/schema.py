@@ -9,8 +9,8 @@ import sqlite3
 from collections.abc import Callable
 from contextlib import suppress
 
-from stark.store import records
-from stark.store.file import bound, transaction
+from stark.store import rows
+from stark.store.connection import bound, transaction
 
 APPLICATION_ID = 0x5354524B  # "STRK": tells a store from any other SQLite file
 
@@ -141,7 +141,7 @@ def _add_judgements(db: sqlite3.Connection) -> None:
             "SELECT id, parent_id, role, report, notes, same_as FROM nodes WHERE rowid = ?", (place,)
         ).fetchone()
         with suppress(ValueError, TypeError):  # a row that makes no sense is told as damage by whoever reads it
-            text = bound(records.judgement_text(records.judged(row)))
+            text = bound(rows.judgement_text(rows.judged(row)))
             db.execute("UPDATE nodes SET judgement = CAST(? AS TEXT) WHERE rowid = ?", (text, place))
     db.execute("CREATE INDEX judgements_of_run ON nodes (run, position, judgement)")
     db.execute(

@@ -10,12 +10,12 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, TypeVar
 
-from stark.errors import StoreError
-from stark.interfaces import Call, Ending, Final, RoleUsage, RunRecord, Spend, TicketRecord
-from stark.store import records
-from stark.store.file import bound, damaged, insert, plainly, transaction
+from stark.core.errors import StoreError
+from stark.core.records import Call, Ending, Final, RoleUsage, RunRecord, Spend, TicketRecord
+from stark.core.tree import Judgement, Node, Role
+from stark.store import rows
+from stark.store.connection import bound, damaged, insert, plainly, transaction
 from stark.store.lock import WriterLock
-from stark.tree import Judgement, Node, Role
 
 Record = TypeVar("Record")
 
@@ -28,9 +28,9 @@ class _Account:
     open: dict[int, Spend] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, rows: Iterable[sqlite3.Row]) -> _Account:
+    def of(cls, found: Iterable[sqlite3.Row]) -> _Account:
         account = cls()
-        for row in rows:
+        for row in found:
             if row["tokens"] is None:
                 account.open[row["id"]] = Spend(row["worst_tokens"], row["worst_usd"])
             else:
@@ -59,14 +59,14 @@ class SqliteStore:
     # -- writing ------------------------------------------------------------------------------------------------
 
     def create(self, run: RunRecord) -> None:
-        row = records.run_row(run)
+        row = rows.run_row(run)
         with self._transaction():
             key = insert(self.db, "runs", row)
             insert(self.db, "clocks", {"run": key, "seconds": 0.0})
 
     def amend(self, run_id: str, settings: dict[str, Any]) -> None:
         key = self._key(run_id)
-        text = bound(records.plain_text(settings))
+        text = bound(rows.plain_text(settings))
         with self._transaction():
             self.db.execute(
                 "INSERT INTO amendments (run, replaced_at, settings) SELECT key, ?, settings FROM runs WHERE key = ?",
@@ -75,7 +75,7 @@ class SqliteStore:
             self.db.execute("UPDATE runs SET settings = CAST(? AS TEXT) WHERE key = ?", (text, key))
 
     def begin(self, run_id: str, ticket: TicketRecord) -> None:
-        row = records.ticket_row(self._key(run_id), ticket)
+        row = rows.ticket_row(self._key(run_id), ticket)
         with self._transaction():
             insert(self.db, "tickets", row)
 
@@ -91,7 +91,7 @@ class SqliteStore:
     def journal(self, run_id: str, reservation: int, call: Call) -> None:
         key = self._key(run_id)
         account = self._account(key)
-        row = records.call_row(key, reservation, call)
+        row = rows.call_row(key, reservation, call)
         actual = Spend(call.reply.usage.total, call.reply.cost_usd or 0.0)
         with self._transaction():
             self._settle(reservation, actual, run=key, number=call.number, index=call.index)
@@ -116,12 +116,12 @@ class SqliteStore:
 
     def finish(self, run_id: str, node: Node) -> None:
         key = self._key(run_id)
-        stored = self._load(records.node_of, "SELECT * FROM nodes WHERE run = ? AND id = ?", key, node.id)
+        stored = self._load(rows.node_of, "SELECT * FROM nodes WHERE run = ? AND id = ?", key, node.id)
         if stored == [node]:
             return
         if stored:
             raise StoreError(f"Node {node.id} has already landed in {self.folder}, and it was a different one.")
-        row = records.node_row(key, self._landed(key), node)
+        row = rows.node_row(key, self._landed(key), node)
         with self._transaction():
             insert(self.db, "nodes", row)
 
@@ -137,25 +137,25 @@ class SqliteStore:
             insert(self.db, "endings", row)
 
     def confirm(self, run_id: str, final: Final) -> None:
-        row = records.final_row(self._key(run_id), final)
+        row = rows.final_row(self._key(run_id), final)
         with self._transaction():
             insert(self.db, "finals", row)
 
     # -- reading ------------------------------------------------------------------------------------------------
 
     def runs(self) -> list[RunRecord]:
-        return self._load(records.run_of, "SELECT * FROM runs ORDER BY key")
+        return self._load(rows.run_of, "SELECT * FROM runs ORDER BY key")
 
     def nodes(self, run_id: str) -> list[Node]:
-        return self._load(records.node_of, "SELECT * FROM nodes WHERE run = ? ORDER BY position", self._key(run_id))
+        return self._load(rows.node_of, "SELECT * FROM nodes WHERE run = ? ORDER BY position", self._key(run_id))
 
     def judgements(self, run_id: str) -> list[Judgement]:
         query = "SELECT judgement FROM nodes WHERE run = ? ORDER BY position"
-        return self._load(records.judgement_of, query, self._key(run_id))
+        return self._load(rows.judgement_of, query, self._key(run_id))
 
     def unfinished(self, run_id: str) -> list[TicketRecord]:
         return self._load(
-            records.ticket_of,
+            rows.ticket_of,
             "SELECT tickets.* FROM tickets LEFT JOIN nodes ON nodes.run = tickets.run AND nodes.id = tickets.number "
             "WHERE tickets.run = ? AND nodes.id IS NULL ORDER BY number",
             self._key(run_id),
@@ -172,9 +172,9 @@ class SqliteStore:
     def calls(self, run_id: str, number: int | None = None) -> list[Call]:
         key = self._key(run_id)
         if number is None:
-            return self._load(records.call_of, 'SELECT * FROM calls WHERE run = ? ORDER BY number, "index"', key)
+            return self._load(rows.call_of, 'SELECT * FROM calls WHERE run = ? ORDER BY number, "index"', key)
         return self._load(
-            records.call_of, 'SELECT * FROM calls WHERE run = ? AND number = ? ORDER BY "index"', key, number
+            rows.call_of, 'SELECT * FROM calls WHERE run = ? AND number = ? ORDER BY "index"', key, number
         )
 
     def spent(self, run_id: str) -> Spend:
@@ -190,11 +190,11 @@ class SqliteStore:
         return found[0] if found else None
 
     def finals(self, run_id: str) -> list[Final]:
-        return self._load(records.final_of, "SELECT * FROM finals WHERE run = ? ORDER BY rowid", self._key(run_id))
+        return self._load(rows.final_of, "SELECT * FROM finals WHERE run = ? ORDER BY rowid", self._key(run_id))
 
     def final(self, run_id: str) -> Final | None:
         query = "SELECT * FROM finals WHERE run = ? ORDER BY rowid DESC LIMIT 1"
-        found = self._load(records.final_of, query, self._key(run_id))
+        found = self._load(rows.final_of, query, self._key(run_id))
         return found[0] if found else None
 
     def usage(self, run_id: str) -> dict[Role, RoleUsage]:
@@ -204,7 +204,7 @@ class SqliteStore:
             "CASE WHEN COUNT(cost_usd) = COUNT(*) THEN SUM(cost_usd) END AS usd"  # one unknown makes the sum unknown
         )
         query = f"SELECT role, COUNT(*) AS calls, {money}, {sums} FROM calls WHERE run = ? GROUP BY role"
-        return dict(self._load(records.usage_of, query, self._key(run_id)))
+        return dict(self._load(rows.usage_of, query, self._key(run_id)))
 
     def models(self, run_id: str) -> list[str]:
         query = "SELECT DISTINCT model FROM calls WHERE run = ? ORDER BY model"

@@ -11,12 +11,13 @@ import json
 from pathlib import Path
 from typing import Any
 
-from stark_worker import build
-from stark_worker.candidate import import_file, lock_in
-from stark_worker.channel import Channel
-from stark_worker.folders import EXTENSION_FILE, LIBRARY_FOLDER, SOURCE_FILE
-from stark_worker.logs import LOG_CHARACTERS, describe
-from stark_worker.protocol import Outcome
+from stark_worker.compiler import extension
+from stark_worker.correctness.model import import_file
+from stark_worker.processes.channel import Channel
+from stark_worker.processes.workdir import EXTENSION_FILE, LIBRARY_FOLDER, SOURCE_FILE
+from stark_worker.protocol.errors import Outcome
+from stark_worker.protocol.logs import LOG_CHARACTERS, describe
+from stark_worker.sandbox.confine import lock_in
 
 
 def read(channel: Channel) -> None:
@@ -27,22 +28,22 @@ def read(channel: Channel) -> None:
     """
     source_file = Path.cwd() / SOURCE_FILE
 
-    def make(extension: build.Extension) -> Any:
+    def make(asked_for: extension.Extension) -> Any:
         path = Path.cwd() / EXTENSION_FILE
-        path.write_text(json.dumps([extension.function, extension.call], default=str), encoding="utf-8")
+        path.write_text(json.dumps([asked_for.function, asked_for.call], default=str), encoding="utf-8")
         channel.send(did="asked")
         answer = channel.receive()
         if "failed" in answer:
-            raise build.BuildFailed(answer["failed"])
-        return extension.load(Path(answer["library"]))
+            raise extension.BuildFailed(answer["failed"])
+        return asked_for.load(Path(answer["library"]))
 
     order = channel.receive()
     isolation = lock_in([Path(order["cache"])])
     channel.send(did="locked", isolation=str(isolation))  # while there is nothing of the candidate's that could lie
-    build.install(make, order["mode"])
+    extension.install(make, order["mode"])
     try:
         import_file("candidate", source_file)
-    except build.BuildFailed as error:
+    except extension.BuildFailed as error:
         channel.send(did="failed", outcome=Outcome.COMPILE_ERROR, log=describe(error, source_file))
     except BaseException:  # noqa: BLE001 - a candidate can raise anything
         channel.send(did="unclear")
@@ -56,16 +57,16 @@ def compile_extension(channel: Channel) -> None:
     asked = Path(order["home"], EXTENSION_FILE)
     lock_in([asked.parent, Path(order["cache"])])
     function, call = json.loads(asked.read_text(encoding="utf-8"))
-    extension = build.Extension(function, call, order["mode"], asked.parent)
-    channel.send(did="named", key=extension.key, headers=extension.headers_key)
+    asked_for = extension.Extension(function, call, order["mode"], asked.parent)
+    channel.send(did="named", key=asked_for.key, headers=asked_for.headers_key)
     wish = channel.receive()  # what nobody has built yet
     folder = Path.cwd() / LIBRARY_FOLDER
     folder.mkdir()
     try:
         if wish["do"] == "headers":
-            extension.make_headers(folder)
+            asked_for.make_headers(folder)
         else:
-            extension.build(folder, wish["ready"] and Path(wish["ready"]))
+            asked_for.build(folder, wish["ready"] and Path(wish["ready"]))
     except Exception as error:  # noqa: BLE001 - sources and flags are the candidate's
         channel.send(did="failed", log=f"{error}"[:LOG_CHARACTERS])
     else:

@@ -7,39 +7,32 @@ on both sides, so that a dropout layer of the reference draws the same mask as o
 from __future__ import annotations
 
 import functools
-import importlib.util
 import itertools
-import os
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import torch
 
-from stark_worker import build, cgroups, cuda
-from stark_worker.channel import Channel
-from stark_worker.clocks import Clock, DeviceClock
-from stark_worker.confinement import confine
-from stark_worker.device_arena import open_arena
-from stark_worker.faults import SandboxTooWeak
-from stark_worker.folders import JOB_FILE, RESOURCES_FILE, SOURCE_FILE
-from stark_worker.levels import ALLOW_WEAK, Confinement, accept
-from stark_worker.logs import cut, describe
-from stark_worker.memory import Arena, Job, Spot, copy_plainly, dtype_name, host_arena, layout, pack, tensors_in, unpack
-from stark_worker.processes import hide_memory
-from stark_worker.profile import own_share, table, where_time_goes
-from stark_worker.protocol import Outcome, from_json
-from stark_worker.wards import threads
-from stark_worker.weights import constructed, copy_weights, seed_generators
+from stark_worker.candidate.profiler import own_share, table, where_time_goes
+from stark_worker.compiler import extension
+from stark_worker.correctness.model import NO_MEMORY, forward, import_file
+from stark_worker.correctness.nested import layout, pack, tensors_in, unpack
+from stark_worker.correctness.weights import constructed, copy_weights
+from stark_worker.device import cuda
+from stark_worker.device.arena import Arena, Job, Spot, copy_plainly, dtype_name, host_arena
+from stark_worker.device.cuda_arena import open_arena
+from stark_worker.processes.channel import Channel
+from stark_worker.processes.workdir import JOB_FILE, RESOURCES_FILE, SOURCE_FILE
+from stark_worker.protocol.codec import from_json
+from stark_worker.protocol.errors import Outcome, SandboxTooWeak
+from stark_worker.protocol.logs import cut, describe
+from stark_worker.sandbox.confine import lock_in
+from stark_worker.timing.clocks import Clock, DeviceClock
 
-_MACHINES_BYTES = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-MEMORY_BYTES = min(16 * 2**30, min(_MACHINES_BYTES, cgroups.memory_bytes() or _MACHINES_BYTES) * 3 // 4)
-PROCESSES = 64 + 16 * threads()  # threads count too, and torch.compile starts a process with threads for each core
 Handed = tuple[Any, list[torch.Tensor], bool]  # the structure of a result, its tensors, and whether these are plain
-NO_MEMORY = ("can't allocate memory", "std::bad_alloc", "CUDA error: out of memory", "CUDA out of memory")
 
 
 def main(channel: Channel, arena_descriptor: int) -> None:
@@ -75,32 +68,6 @@ def main(channel: Channel, arena_descriptor: int) -> None:
     message = server.serve(model)
     if message["do"] == "profile":
         channel.send(did="profiled", **server.attempt(Outcome.RUNTIME_ERROR, lambda: server.profile(model)))
-
-
-def lock_in(
-    readable: Sequence[Path],
-    gpu: bool = False,
-    prepare: Callable[[], None] = lambda: None,
-    writable: Sequence[Path] = (),
-    own_user: bool = True,
-) -> Confinement:
-    """Confine this process to its folder before anything of a stranger's is loaded; says what was achieved.
-
-    Where that is too weak nothing is loaded.
-    """
-    done = confine(
-        Path.cwd(),
-        readable=readable,
-        writable=writable,
-        memory_bytes=MEMORY_BYTES,
-        processes=PROCESSES,
-        gpu=gpu,
-        prepare=prepare,
-        own_user=own_user,
-    )
-    accept(done, allow_weak=ALLOW_WEAK in os.environ)
-    hide_memory(False)  # or it could not even look at itself
-    return done
 
 
 class Server:
@@ -231,7 +198,7 @@ class Server:
         job = self.job
         self.clock.before_load()
         private = self.source_file.parent / "build"
-        build.install(build.from_cache_or_new(Path(job.cache), private, self._used), job.build.value)
+        extension.install(extension.from_cache_or_new(Path(job.cache), private, self._used), job.build.value)
         entry = getattr(import_file("candidate", self.source_file), job.entry, None)
         if entry is None:
             raise AttributeError(f"The source defines no class {job.entry}.")
@@ -261,24 +228,6 @@ def _resolved(result: Any) -> Any:
     if type(result) in (list, tuple):
         return type(result)(map(_resolved, result))
     return {key: _resolved(item) for key, item in result.items()} if type(result) is dict else result
-
-
-def forward(model: Callable[..., Any], arguments: list[Any], seed: int) -> Any:
-    """One call of a model, the reference's or a candidate's."""
-    seed_generators(seed)
-    with torch.no_grad():
-        return model(*arguments)
-
-
-def import_file(name: str, path: Path) -> ModuleType:
-    """Import a file as a module of that name; a real file, because ``inspect`` and Triton read the source again."""
-    spec = importlib.util.spec_from_file_location(name, path)
-    if spec is None or spec.loader is None:
-        raise ImportError(f"{path} is not a Python file")
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[name] = module
-    spec.loader.exec_module(module)
-    return module
 
 
 def _outcome(error: BaseException, log: str, otherwise: Outcome) -> Outcome:

@@ -13,8 +13,8 @@ import tempfile
 import time
 from pathlib import Path
 
-from stark_worker.faults import MachineryFault
-from stark_worker.folders import RESOURCES_FILE
+from stark_worker.processes.workdir import RESOURCES_FILE
+from stark_worker.protocol.errors import MachineryFault
 
 CACHE_BYTES = 4 * 2**30
 ROOM_BYTES = 4 * 2**20  # that a compiler can count on

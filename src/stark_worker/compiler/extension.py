@@ -25,11 +25,11 @@ from typing import Any, Literal
 import torch
 from torch.utils import cpp_extension
 
-from stark_worker import cache, toolchain
-from stark_worker.folders import READY_HEADER
-from stark_worker.logs import compiler_errors, in_candidate_lines
-from stark_worker.toolchain import CPP_FILE, CUDA_FILE, CompileFailed, Request
-from stark_worker.wards import NVCC
+from stark_worker.compiler import cache, toolchain
+from stark_worker.compiler.toolchain import CPP_FILE, CUDA_FILE, CompileFailed, Request
+from stark_worker.processes.environment import NVCC
+from stark_worker.processes.workdir import READY_HEADER
+from stark_worker.protocol.logs import compiler_errors, in_candidate_lines
 
 Mode = Literal["fast", "stock"]
 Build = Callable[[Path], Any]

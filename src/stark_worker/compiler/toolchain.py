@@ -22,9 +22,9 @@ from pathlib import Path
 import torch
 from torch.utils import cpp_extension
 
-from stark_worker.folders import READY_HEADER, READY_MADE, RESOURCES_FILE
-from stark_worker.logs import messages
-from stark_worker.profile import resources
+from stark_worker.compiler.ptxas import resources
+from stark_worker.processes.workdir import READY_HEADER, READY_MADE, RESOURCES_FILE
+from stark_worker.protocol.logs import messages
 
 POLL_S = 0.01
 OLDEST_TORCH = 210  # the first with all of the C interface that the light headers stand on

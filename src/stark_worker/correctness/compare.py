@@ -18,7 +18,7 @@ from dataclasses import dataclass
 
 import torch
 
-from stark_worker.protocol import EvalRequest, KernelBenchVersion, Precision, Score
+from stark_worker.protocol.request import EvalRequest, KernelBenchVersion, Precision, Score
 
 OWN_ERRORS = 4.0
 WORST_SHARE = 1e-2  # of the spread: beyond it the reference's own error says nothing but that it is unstable

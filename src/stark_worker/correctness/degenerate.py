@@ -10,9 +10,9 @@ from collections.abc import Callable
 
 import torch
 
-from stark_worker.compare import is_inexact, pieces
-from stark_worker.reference import Case, Reference
-from stark_worker.rounding import difference
+from stark_worker.correctness.compare import is_inexact, pieces
+from stark_worker.correctness.reference import Case, Reference
+from stark_worker.correctness.rounding import difference
 
 Answer = Callable[[Case], list[torch.Tensor] | None]
 

@@ -17,8 +17,7 @@ from typing import Any, TypeVar
 
 import torch
 
-from stark_worker.candidate import forward, import_file
-from stark_worker.compare import (
+from stark_worker.correctness.compare import (
     PLAIN,
     WORST_SHARE,
     Rules,
@@ -32,11 +31,21 @@ from stark_worker.compare import (
     spread,
     tolerance,
 )
-from stark_worker.draws import KERNELBENCH_SEED, OTHERS, Change, changes, kernelbench_seeds, rescaling, secret_seed
-from stark_worker.faults import TaskFault
-from stark_worker.memory import Layout, doubled, free_bytes, layout, nbytes, pack, structure, tensors_in, unpack
-from stark_worker.protocol import Precision, Score
-from stark_worker.weights import constructed, seed_generators
+from stark_worker.correctness.inputs import (
+    KERNELBENCH_SEED,
+    OTHERS,
+    Change,
+    changes,
+    kernelbench_seeds,
+    rescaling,
+    secret_seed,
+)
+from stark_worker.correctness.model import forward, import_file
+from stark_worker.correctness.nested import Layout, doubled, layout, pack, structure, tensors_in, unpack
+from stark_worker.correctness.weights import constructed, seed_generators
+from stark_worker.device.arena import free_bytes, nbytes
+from stark_worker.protocol.errors import TaskFault
+from stark_worker.protocol.request import Precision, Score
 
 DTYPES = {Precision.FP32: torch.float32, Precision.BF16: torch.bfloat16, Precision.FP16: torch.float16}
 OWN = "the task's own distribution"

@@ -17,12 +17,12 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_map
 
-from stark_worker.compare import as_real, bits, is_inexact, mismatch
-from stark_worker.draws import secret_seed
-from stark_worker.faults import TaskFault
-from stark_worker.memory import doubled
-from stark_worker.protocol import Score
-from stark_worker.reference import Case, Reference, of_task
+from stark_worker.correctness.compare import as_real, bits, is_inexact, mismatch
+from stark_worker.correctness.inputs import secret_seed
+from stark_worker.correctness.nested import doubled
+from stark_worker.correctness.reference import Case, Reference, of_task
+from stark_worker.protocol.errors import TaskFault
+from stark_worker.protocol.request import Score
 
 NUDGES = 16  # nearly equal values change places in some of them; that all go one way is one in 65,536
 FEW, FAR = 3, 8  # after how many who is wrong in how many times as many places is not looked at any longer

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import ctypes
 import fcntl
-import json
 import mmap
 import os
 import re
@@ -17,14 +16,16 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 
-from stark_worker import cgroups
-from stark_worker.protocol import Build
+from stark_worker.processes import cgroups
+from stark_worker.protocol.request import Build
 
 PAGE = 4096
+
+
 SPOILED = 8  # one row in so many: what was not handed over is noticed by any of them
 
 
@@ -191,73 +192,3 @@ def free_bytes(device: torch.device) -> int:
     left = int(found[1]) * 1024 if found else 0
     allowed = cgroups.memory_left_bytes()
     return left if allowed is None else min(left, allowed)
-
-
-def doubled(tensor: torch.Tensor) -> torch.Tensor:
-    """The same values in double precision; integers as they are."""
-    if tensor.is_complex():
-        return tensor.to(torch.complex128)
-    return tensor.double() if tensor.is_floating_point() else tensor
-
-
-def pack(value: Any, tensors: list[torch.Tensor]) -> str:
-    """A value as JSON; its tensors are appended to ``tensors`` and only numbered in the text."""
-    return json.dumps(_pack(value, tensors))
-
-
-def _pack(value: Any, tensors: list[torch.Tensor]) -> Any:
-    if isinstance(value, torch.Tensor):
-        tensors.append(value)
-        return {"tensor": len(tensors) - 1}
-    if isinstance(value, list | tuple):
-        kind = "list" if isinstance(value, list) else "tuple"
-        return {kind: [_pack(item, tensors) for item in value]}
-    if isinstance(value, dict):
-        return {"dict": [[key, _pack(item, tensors)] for key, item in value.items()]}
-    if value is None or isinstance(value, bool | int | float | str):
-        return {"value": value}
-    raise TypeError(f"a {type(value).__name__} cannot be handed over; tensors, numbers, text, lists and dicts can")
-
-
-def unpack(packed: str, tensors: Sequence[torch.Tensor]) -> Any:
-    """The value that ``pack`` wrote, with these tensors in place of the numbers."""
-    return _unpack(json.loads(packed), tensors)
-
-
-def _unpack(data: dict[str, Any], tensors: Sequence[torch.Tensor]) -> Any:
-    ((kind, content),) = data.items()
-    if kind == "tensor":
-        return tensors[content]
-    if kind == "dict":
-        return {key: _unpack(item, tensors) for key, item in content}
-    if kind in ("list", "tuple"):
-        items = [_unpack(item, tensors) for item in content]
-        return items if kind == "list" else tuple(items)
-    return content
-
-
-@dataclass(frozen=True)
-class Layout:
-    """How a result lies in memory: its strides, and whether it shares memory with what it was computed from."""
-
-    stride: tuple[int, ...]
-    shares: bool
-
-
-def layout(result: torch.Tensor, given: Sequence[torch.Tensor]) -> Layout:
-    """Strides of dimensions with one element mean nothing and are left out."""
-    stride = tuple(step for step, size in zip(result.stride(), result.shape, strict=True) if size > 1)
-    own = result.untyped_storage().data_ptr()
-    return Layout(stride, result.numel() > 0 and any(own == other.untyped_storage().data_ptr() for other in given))
-
-
-def tensors_in(value: Any) -> list[torch.Tensor]:
-    """All tensors in lists, tuples and dicts."""
-    found: list[torch.Tensor] = []
-    pack(value, found)
-    return found
-
-
-def structure(packed: str) -> str:
-    """How a packed value is built, lists and tuples taken as the same: C++ extensions only return lists."""
-    return packed.replace('{"tuple":', '{"list":')

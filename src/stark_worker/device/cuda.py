@@ -11,8 +11,8 @@ from typing import Any
 
 import torch
 
-from stark_worker.faults import MachineryFault
-from stark_worker.protocol import Target
+from stark_worker.protocol.errors import MachineryFault
+from stark_worker.protocol.request import Target
 
 HEALTH_S = 30.0
 FLUSH_BYTES = 2**28

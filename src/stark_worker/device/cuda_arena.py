@@ -16,9 +16,9 @@ from typing import Any
 
 import torch
 
-from stark_worker import cuda
-from stark_worker.faults import MachineryFault
-from stark_worker.memory import Arena, Written
+from stark_worker.device import cuda
+from stark_worker.device.arena import Arena, Written
+from stark_worker.protocol.errors import MachineryFault
 
 # Writing is held back so many times as long as it took to queue it the last time, and so long at most; a time that was
 # unusually long is forgotten slowly.

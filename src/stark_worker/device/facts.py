@@ -14,9 +14,11 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from stark_worker.channel import Channel
-from stark_worker.protocol import DeviceFacts, Target, to_json
-from stark_worker.wards import threads
+from stark_worker.processes.channel import Channel
+from stark_worker.processes.environment import threads
+from stark_worker.protocol.codec import to_json
+from stark_worker.protocol.report import DeviceFacts
+from stark_worker.protocol.request import Target
 
 COPY_BYTES = 64 * 2**20
 GPU_COPY_BYTES = 2**30
@@ -39,7 +41,7 @@ def main(channel: Channel) -> None:
     """Say what kernels run on; the first message names the target."""
     target = Target(channel.receive()["target"])
     if target is not Target.CPU:
-        from stark_worker import cuda
+        from stark_worker.device import cuda
 
         if lack := cuda.missing(target):
             channel.send(did="failed", fault="machinery", text=lack)
@@ -61,7 +63,7 @@ def _cpu_facts() -> DeviceFacts:
 def _gpu_facts() -> DeviceFacts:
     import torch  # slow to import, and not needed for the facts of a CPU
 
-    from stark_worker.cuda import nvcc
+    from stark_worker.device.cuda import nvcc
 
     card = torch.cuda.get_device_properties(0)
     shared = getattr(card, "shared_memory_per_block_optin", None) or getattr(card, "shared_memory_per_block", None)

@@ -21,7 +21,7 @@ import time
 from collections.abc import AsyncIterator, Mapping
 from pathlib import Path
 
-from stark_worker.processes import END_S
+from stark_worker.processes.process_tree import END_S
 
 PLACE = Path("/tmp")  # not the user's own temporary folder, which others do not look into
 LOOK_S = 0.05

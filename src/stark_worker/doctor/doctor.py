@@ -2,35 +2,16 @@
 
 from __future__ import annotations
 
-import enum
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
-from stark_worker.confinement import confine
-from stark_worker.faults import SandboxTooWeak
-from stark_worker.levels import REMEDIES, Confinement, Control, Level, accept, needed
-from stark_worker.needs import Lack, Need, needs
-from stark_worker.probes import Probe, probed
-from stark_worker.protocol import Target
-
-
-class State(enum.StrEnum):
-    """What came of trying something. What is not needed may be missing: a run works without it."""
-
-    OK = "ok"
-    MISSING = "missing"
-    NOT_NEEDED = "not needed"
-
-
-@dataclass(frozen=True)
-class Finding:
-    """One thing that was tried; ``fix`` is how to get it where it is not there."""
-
-    name: str
-    state: State
-    detail: str
-    fix: str = ""
+from stark_worker.doctor.escapes import Probe, probed
+from stark_worker.doctor.requirements import Lack, Need, needs
+from stark_worker.protocol.errors import SandboxTooWeak
+from stark_worker.protocol.findings import Finding, State
+from stark_worker.protocol.request import Target
+from stark_worker.sandbox.confine import confine
+from stark_worker.sandbox.levels import REMEDIES, Confinement, Control, Level, accept, needed
 
 
 def examine(target: Target, allow_weak_sandbox: bool, begin: Callable[[str], None]) -> Iterator[Finding]:
@@ -40,11 +21,6 @@ def examine(target: Target, allow_weak_sandbox: bool, begin: Callable[[str], Non
     for need in needs(allow_weak_sandbox):
         begin(need.name)
         yield _tried(need, target)
-
-
-def can_work(findings: Sequence[Finding]) -> bool:
-    """Whether nothing is missing."""
-    return all(finding.state is not State.MISSING for finding in findings)
 
 
 def _confined(folder: Path, memory_bytes: int, processes: int) -> Confinement:

@@ -18,9 +18,9 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from stark_worker import syscalls
-from stark_worker.confinement import FILE_BYTES, status_bytes
-from stark_worker.levels import Confinement, Level
+from stark_worker.sandbox import syscalls
+from stark_worker.sandbox.confine import FILE_BYTES, status_bytes
+from stark_worker.sandbox.levels import Confinement, Level
 
 _SEIZE, _NEW_USER, _NEW_PIDS = 0x4206, 0x10000000, 0x20000000
 _ANONYMOUS_SHARED, _ANONYMOUS_PRIVATE = mmap.MAP_SHARED | mmap.MAP_ANONYMOUS, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS

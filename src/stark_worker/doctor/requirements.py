@@ -19,11 +19,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from stark_worker.cache import default_cache
-from stark_worker.faults import MachineryFault, TaskFault
-from stark_worker.protocol import Build, EvalReport, EvalRequest, Target
-from stark_worker.sample import KERNELS, TASK
-from stark_worker.station import SHOW_THEM, Station, hidden
+from stark_worker.compiler.cache import default_cache
+from stark_worker.doctor.smoke_test import KERNELS, TASK
+from stark_worker.protocol.errors import MachineryFault, TaskFault
+from stark_worker.protocol.report import EvalReport
+from stark_worker.protocol.request import Build, EvalRequest, Target
+from stark_worker.scheduler.worker import SHOW_THEM, Station, hidden
 
 FREE_BYTES = 2 * 2**30
 TOOL_S = 120.0
@@ -149,7 +150,7 @@ def _gpu(target: Target) -> str:
     torch = _imported("torch", _NO_TORCH)
     if not torch.cuda.is_available():
         raise Lack(f"torch {torch.__version__} sees no GPU", "Install a torch built for CUDA that suits this driver.")
-    from stark_worker import cuda
+    from stark_worker.device import cuda
 
     try:
         cuda.check_health()
@@ -160,7 +161,7 @@ def _gpu(target: Target) -> str:
 
 def _nvcc(_: Target) -> str:
     torch = _imported("torch", _NO_TORCH)
-    from stark_worker import cuda
+    from stark_worker.device import cuda
 
     fix = "Install the CUDA toolkit of torch's major version, and set CUDA_HOME or PATH."
     if (tool := cuda.nvcc()) is None:
@@ -173,7 +174,7 @@ def _nvcc(_: Target) -> str:
 
 def _profiler(target: Target) -> str:
     torch = _imported("torch", _NO_TORCH)
-    from stark_worker.profile import where_time_goes
+    from stark_worker.candidate.profiler import where_time_goes
 
     device = "cpu" if target is Target.CPU else "cuda"
     try:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from stark_worker.protocol import Target
+from stark_worker.protocol.request import Target
 
 TASK = """
 import torch

@@ -26,16 +26,24 @@ from typing import Any, NoReturn
 
 import torch
 
-from stark_worker.channel import Channel, ChannelClosed
-from stark_worker.processes import adopt_orphans, be_called, die_with, go_first, hide_memory, kill_descendants, reap
+from stark_worker.processes.channel import Channel, ChannelClosed
+from stark_worker.processes.process_tree import (
+    adopt_orphans,
+    be_called,
+    die_with,
+    go_first,
+    hide_memory,
+    kill_descendants,
+    reap,
+)
 
 # Each is a function that is given its channel and whatever else was sent along.
 ROLES = {
-    "device": "stark_worker.device:main",
-    "referee": "stark_worker.referee:main",
-    "candidate": "stark_worker.candidate:main",
-    "reader": "stark_worker.builder:read",
-    "compiler": "stark_worker.builder:compile_extension",
+    "device": "stark_worker.device.facts:main",
+    "referee": "stark_worker.referee.referee:main",
+    "candidate": "stark_worker.candidate.process:main",
+    "reader": "stark_worker.candidate.build_process:read",
+    "compiler": "stark_worker.candidate.build_process:compile_extension",
 }
 TIMED = ("device", "referee", "candidate")  # who compiles can wait
 # Slow to import, and not everywhere; the last is what a first kernel makes Triton import.

@@ -8,75 +8,34 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import os
 import shutil
 import subprocess
 import sys
-import zipfile
 from collections.abc import Coroutine, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Self
 
-from stark_worker import cgroups
-from stark_worker.channel import Channel, ChannelClosed, MessageMalformed
-from stark_worker.faults import MachineryFault
-from stark_worker.folders import OUTPUT_FILE, read_plainly
-from stark_worker.processes import END_S
+from stark_worker.processes.channel import Channel, ChannelClosed, MessageMalformed
+from stark_worker.processes.environment import environment, packages
+from stark_worker.processes.process_tree import END_S
+from stark_worker.processes.workdir import OUTPUT_FILE, read_plainly
+from stark_worker.protocol.errors import MachineryFault
 
-PACKAGES = str(Path(__file__).resolve().parent.parent)  # a folder, or the file that `stark pack-worker` made
-NVCC = ("NVCC_PREPEND_FLAGS", "NVCC_APPEND_FLAGS", "NVCC_CCBIN")
-INHERITED = (
-    *("PATH", "LANG", "LC_ALL", "TZ", "CC", "CXX", "LD_LIBRARY_PATH", "LIBRARY_PATH", "CPATH"),
-    *("CPLUS_INCLUDE_PATH", "CUDA_HOME", "CUDA_PATH", "TORCH_CUDA_ARCH_LIST"),
-    *NVCC,
-    "CUDA_DEVICE_ORDER",  # by which the numbers in CUDA_VISIBLE_DEVICES count
-)
-# glibc keeps what is freed, up to blocks of 32 MB, which it always returns. Left to itself it gives memory back after
-# some calls and not after others, by the history of the process: the same operators then take three times as long in
-# one process as in the next.
-KEEPING_MEMORY = {"MALLOC_TRIM_THRESHOLD_": str(2**40), "MALLOC_MMAP_THRESHOLD_": str(2**25)}
 LAST_BYTES = 2_000
-UNPACKED = "packages"
+
+
 GONE_S = 2 * END_S  # how long to wait for the end of what was let go
-FOLDERS = ("HOME", "TMPDIR", "TORCH_EXTENSIONS_DIR", "XDG_CACHE_HOME", "TRITON_CACHE_DIR", "CUDA_CACHE_PATH")
+
 
 # Importing torch's builder of extensions asks for the GPU, and what is forked after that can never use it. So a warm
 # parent sees none, and is told to count without starting the driver. Libraries of its own start no threads either.
 _UNTOUCHED = {"CUDA_VISIBLE_DEVICES": "", "PYTORCH_NVML_BASED_CUDA_CHECK": "1", "OPENBLAS_NUM_THREADS": "1"}
 
+
 _BOOT = (
     "import sys; sys.path.insert(0, sys.argv[1]); from stark_worker.nursery import main; "
     "main(int(sys.argv[2]), sys.argv[3])"
 )
-
-
-def threads() -> int:
-    """How many cores this process may use; the same for the reference and every candidate."""
-    return min(len(os.sched_getaffinity(0)), cgroups.cores() or sys.maxsize)
-
-
-def environment(folder: Path, more: Mapping[str, str]) -> dict[str, str]:
-    """What a process sees of the environment: tools and language, a folder of its own, never a key."""
-    kept = {name: os.environ[name] for name in INHERITED if name in os.environ}
-    path = os.pathsep.join([str(Path(sys.executable).parent), kept.get("PATH", os.defpath)])
-    own = {name: str(folder) for name in FOLDERS}
-    return {**kept, **own, **KEEPING_MEMORY, "PATH": path, "OMP_NUM_THREADS": str(threads()), **more}
-
-
-def packages(folder: Path) -> str:
-    """Where processes import us from: unpacked if we are one file, because compilers read headers from a folder only.
-
-    What is unpacked goes with the folder, and is for candidates to read, whoever they run as.
-    """
-    if not zipfile.is_zipfile(PACKAGES):
-        return PACKAGES
-    place = folder / UNPACKED
-    if not place.exists():
-        with zipfile.ZipFile(PACKAGES) as packed:
-            packed.extractall(place)
-        for path in (place, *place.rglob("*")):
-            path.chmod(0o755)
-    return str(place)
 
 
 class Remains:

@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import NamedTuple
 
-from stark_worker.faults import MachineryFault
+from stark_worker.protocol.errors import MachineryFault
 
 END_S = 5.0
 FIRST = -10  # others have a tenth of a core that both want, and whoever has to end us still gets to it

@@ -6,7 +6,7 @@ import os
 import stat
 from pathlib import Path
 
-from stark_worker.faults import MachineryFault
+from stark_worker.protocol.errors import MachineryFault
 
 SOURCE_FILE = "candidate.py"
 JOB_FILE = "job.json"

@@ -6,16 +6,18 @@ same checks and the same clock.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Sequence
-from dataclasses import replace
-
-from stark_worker.blame import Judge, judge_patiently
-from stark_worker.protocol import EvalReport, EvalRequest
-
 EAGER = "eager"
+
+
 COMPILED = "torch.compile default"
+
+
 MODES = {COMPILED: "default", "torch.compile max-autotune": "max-autotune"}
+
+
 BASELINES = (EAGER, *MODES)
+
+
 COMPILE_S = 900.0  # max-autotune tries many kernels at its first call
 
 
@@ -24,14 +26,6 @@ def baseline_source(task_source: str, baseline: str) -> tuple[str, str]:
     if baseline == EAGER:
         return task_source, "Model"
     return f"{task_source.rstrip()}\n{_COMPILED.format(mode=MODES[baseline])}", "ModelNew"
-
-
-async def measured(judge: Judge, request: EvalRequest, names: Sequence[str]) -> AsyncIterator[tuple[str, EvalReport]]:
-    """Each of these baselines of a request's task, as it comes."""
-    patient = replace(request, limits=replace(request.limits, run_s=max(request.limits.run_s, COMPILE_S)))
-    for name in names:
-        source, entry = baseline_source(request.task_source, name)
-        yield name, await judge_patiently(judge, replace(patient, candidate_source=source, entry=entry))
 
 
 # The processes in which torch compiles take torch's own ptxas, where it has one. Who asked them takes Triton's, finds

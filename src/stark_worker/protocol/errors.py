@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import enum
 from typing import ClassVar
 
 
@@ -43,3 +44,25 @@ FAULTS: dict[str, type[Exception]] = {
 def fault_of(kind: object, message: object) -> Exception:
     """What another process named by its kind; a kind nobody here knows is the machinery's."""
     return FAULTS.get(str(kind), MachineryFault)(str(message))
+
+
+class Outcome(enum.StrEnum):
+    """How an attempt ended. Every outcome but ``ok`` counts as failed."""
+
+    OK = "ok"
+    UNUSABLE_REPLY = "unusable_reply"
+    REJECTED = "rejected"
+    COMPILE_ERROR = "compile_error"
+    RUNTIME_ERROR = "runtime_error"
+    WRONG_RESULT = "wrong_result"
+    TIMEOUT = "timeout"
+    CRASH = "crash"
+    OUT_OF_MEMORY = "out_of_memory"
+
+
+class Failure(Exception):
+    """The candidate's fault: ends the evaluation with this outcome."""
+
+    def __init__(self, outcome: Outcome, log: str, rule: str | None = None) -> None:
+        super().__init__(log)
+        self.outcome, self.log, self.rule = outcome, log, rule

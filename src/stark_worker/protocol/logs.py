@@ -6,13 +6,23 @@ import re
 import traceback
 from pathlib import Path
 
+from stark_worker.protocol.request import Limits
+
 LOG_CHARACTERS = 4_000
+
 
 ERRORS = 10
 
+
 _ERROR = re.compile(r"^\S+( |: )(fatal )?error\s*:|undefined reference|cannot find -l")
+
+
 _SHOWN_SOURCE = re.compile(r"^\s*\d*\s*\||^ {4,}\S|^ *\^$")  # as g++ and as nvcc show it
+
+
 _SOURCE_FILE = re.compile(r"(?:(?<=\s)|^)(?:/\S*/)?(main\.cpp|cuda\.cu)([:(])(\d+)")
+
+
 _GENERATED = re.compile(r"\bstark_light::")
 
 
@@ -75,3 +85,16 @@ def _message(error: BaseException) -> str:
 
 def _shorten_paths(text: str, source_file: Path) -> str:
     return text.replace(f"{source_file.parent}/", "")
+
+
+CALLED = ("launched", "done", "copied", "looked")  # what it says of a call
+
+
+def too_slow(did: str, limits: Limits) -> str:
+    """What is said of a candidate that was to say this, with the deadline it missed as its setting is called."""
+    late = "The candidate did not finish in time"
+    if did == "loaded":
+        return f"{late}: it has {limits.build_s:g} s to be compiled and loaded (evaluation.build_s)."
+    if did in CALLED:
+        return f"{late}: all its calls together have {limits.run_s:g} s (evaluation.run_s)."
+    return f"{late}."

@@ -5,11 +5,12 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
-from stark_worker.folders import JOB_FILE, SOURCE_FILE
-from stark_worker.memory import Job, Places, free_bytes
-from stark_worker.protocol import EvalRequest, to_json
-from stark_worker.reference import Reference
-from stark_worker.wards import threads
+from stark_worker.correctness.reference import Reference
+from stark_worker.device.arena import Job, Places, free_bytes
+from stark_worker.processes.environment import threads
+from stark_worker.processes.workdir import JOB_FILE, SOURCE_FILE
+from stark_worker.protocol.codec import to_json
+from stark_worker.protocol.request import EvalRequest
 
 BURST_MOST, BURST_BYTES = 16, 2**28  # calls in a row at most, and memory for them
 BURST_DEVICE_MOST, BURST_DEVICE_BYTES = 64, 2**34

@@ -9,27 +9,24 @@ import threading
 from pathlib import Path
 from typing import Any
 
-from stark_worker.channel import Channel, ChannelClosed, MessageMalformed
-from stark_worker.faults import MachineryFault
-from stark_worker.footprint import Footprint
-from stark_worker.logs import cut
-from stark_worker.processes import descendants, signal_all, stop_descendants
-from stark_worker.protocol import Limits, Outcome
-from stark_worker.wards import let_go
+from stark_worker.processes.channel import Channel, ChannelClosed, MessageMalformed
+from stark_worker.processes.handles import let_go
+from stark_worker.processes.process_tree import descendants, signal_all, stop_descendants
+from stark_worker.processes.usage import Footprint
+from stark_worker.protocol.errors import Failure, MachineryFault, Outcome
+from stark_worker.protocol.logs import cut, too_slow
+from stark_worker.protocol.request import Limits
 
 OUTPUT_BYTES = 64 * 1024
+
+
 START_S = 120.0
+
+
 DEATH_S = 2.0
-CALLED = ("launched", "done", "copied", "looked")  # what it says of a call
+
+
 NOT_STARTED = "The candidate's process did not start."
-
-
-class Failure(Exception):
-    """The candidate's fault: ends the evaluation with this outcome."""
-
-    def __init__(self, outcome: Outcome, log: str, rule: str | None = None) -> None:
-        super().__init__(log)
-        self.outcome, self.log, self.rule = outcome, log, rule
 
 
 class Candidate:
@@ -166,16 +163,6 @@ class Candidate:
         printed = self._output.text().strip()
         tail = f"\n--- the candidate's own output ---\n{cut(printed, 1_000)}" if printed else ""
         return Failure(outcome, cut(log) + tail, rule)
-
-
-def too_slow(did: str, limits: Limits) -> str:
-    """What is said of a candidate that was to say this, with the deadline it missed as its setting is called."""
-    late = "The candidate did not finish in time"
-    if did == "loaded":
-        return f"{late}: it has {limits.build_s:g} s to be compiled and loaded (evaluation.build_s)."
-    if did in CALLED:
-        return f"{late}: all its calls together have {limits.run_s:g} s (evaluation.run_s)."
-    return f"{late}."
 
 
 class _Output(threading.Thread):

@@ -7,15 +7,16 @@ from typing import Any
 
 import torch
 
-from stark_worker.candidate import forward
-from stark_worker.compare import error_share, same_bits
-from stark_worker.labels import precision_of
-from stark_worker.logs import cut
-from stark_worker.memory import Job, Layout, layout, nbytes, structure, unpack
-from stark_worker.protocol import Outcome, Score
-from stark_worker.reference import OWN, Case, Reference
-from stark_worker.rounding import difference
-from stark_worker.sandbox import Failure
+from stark_worker.correctness.compare import error_share, same_bits
+from stark_worker.correctness.model import forward
+from stark_worker.correctness.nested import Layout, layout, structure, unpack
+from stark_worker.correctness.reference import OWN, Case, Reference
+from stark_worker.correctness.rounding import difference
+from stark_worker.device.arena import Job, nbytes
+from stark_worker.protocol.errors import Failure, Outcome
+from stark_worker.protocol.logs import cut
+from stark_worker.protocol.request import Score
+from stark_worker.referee.labels import precision_of
 
 Look = dict[str, Any]
 GLIMPSES, GLIMPSE = 3, 64

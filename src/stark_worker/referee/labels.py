@@ -10,7 +10,8 @@ import re
 from collections.abc import Callable
 from typing import Any
 
-from stark_worker.protocol import Kernels, Precision
+from stark_worker.protocol.report import Kernels
+from stark_worker.protocol.request import Precision
 
 # Root mean square errors, as shares of the values: rounding to 24 bits and long sums of that stay below the first,
 # rounding to 11 bits below the second, to 8 bits below the third.

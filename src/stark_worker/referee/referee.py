@@ -14,23 +14,27 @@ from typing import Any
 
 import torch
 
-from stark_worker import by_itself, cuda
-from stark_worker.admission import admit
-from stark_worker.candidate import NO_MEMORY, lock_in
-from stark_worker.channel import Channel, ChannelClosed
-from stark_worker.compare import Rules
-from stark_worker.device import device_facts
-from stark_worker.faults import MachineryFault, TaskFault
-from stark_worker.folders import REPORT_FILE, REQUEST_FILE
-from stark_worker.logs import cut
-from stark_worker.protocol import DEGENERATE, EvalReport, EvalRequest, Outcome, Target, from_json, to_json
-from stark_worker.reference import Reference
-from stark_worker.rivals import look_at, look_at_alone, prepare, rival_of, timed_alone, timings
-from stark_worker.sampling import no_fault_of_the_candidate
-from stark_worker.sandbox import Candidate, Failure
-from stark_worker.shapes import try_other_shapes
-from stark_worker.trial import Trial
-from stark_worker.wards import threads
+from stark_worker.correctness.compare import Rules
+from stark_worker.correctness.degenerate import admit
+from stark_worker.correctness.model import NO_MEMORY
+from stark_worker.correctness.reference import Reference
+from stark_worker.device import cuda
+from stark_worker.device.facts import device_facts
+from stark_worker.processes.channel import Channel, ChannelClosed
+from stark_worker.processes.environment import threads
+from stark_worker.processes.workdir import REPORT_FILE, REQUEST_FILE
+from stark_worker.protocol.codec import from_json, to_json
+from stark_worker.protocol.errors import Failure, MachineryFault, Outcome, TaskFault
+from stark_worker.protocol.logs import cut
+from stark_worker.protocol.report import DEGENERATE, EvalReport
+from stark_worker.protocol.request import EvalRequest, Target
+from stark_worker.referee import side_by_side
+from stark_worker.referee.candidate import Candidate
+from stark_worker.referee.sampling import no_fault_of_the_candidate
+from stark_worker.referee.shapes import try_other_shapes
+from stark_worker.referee.side_by_side import look_at, look_at_alone, prepare, rival_of, timed_alone, timings
+from stark_worker.referee.trial import Trial
+from stark_worker.sandbox.confine import lock_in
 
 TOO_LARGE = "its inputs and outputs take more memory than this device has. Make it smaller, or use a larger device."
 
@@ -184,7 +188,7 @@ def _accepted(request: EvalRequest, trials: list[Trial], reference: Reference) -
             seen[1] = look_at_alone(seen[1], seen[0], reference)
             rivals[0], trial.checks["rival"] = timed_alone(seen[1], rivals[0])
     if seen[0].by_itself:
-        timing = by_itself.timed(timing, *seen)
+        timing = side_by_side.timed(timing, *seen)
     return EvalReport(
         Outcome.OK,
         timing,

@@ -8,11 +8,10 @@ import random
 import time
 from collections.abc import Iterator, Sequence
 
-from stark_worker.faults import MachineryFault
-from stark_worker.reference import Reference
-from stark_worker.sandbox import Failure
-from stark_worker.timing import Sample
-from stark_worker.trial import Trial
+from stark_worker.correctness.reference import Reference
+from stark_worker.protocol.errors import Failure, MachineryFault
+from stark_worker.referee.trial import Trial
+from stark_worker.timing.sample import Sample
 
 SAMPLES_FEW, SAMPLES_ENOUGH, SAMPLES_MOST = 8, 30, 100  # of fewer no interval has 99 %
 BURSTS_ENOUGH, BURSTS_MOST = 15, 30

@@ -11,11 +11,11 @@ from dataclasses import dataclass, replace
 
 import torch
 
-from stark_worker.faults import MachineryFault, TaskFault
-from stark_worker.protocol import SHAPE_S, EvalRequest, Limits
-from stark_worker.reference import Reference
-from stark_worker.sandbox import Candidate, Failure
-from stark_worker.trial import Trial
+from stark_worker.correctness.reference import Reference
+from stark_worker.protocol.errors import Failure, MachineryFault, TaskFault
+from stark_worker.protocol.request import SHAPE_S, EvalRequest, Limits
+from stark_worker.referee.candidate import Candidate
+from stark_worker.referee.trial import Trial
 
 RIGHT, NOT_TRIED = "right", "not tried"
 

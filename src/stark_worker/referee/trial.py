@@ -16,17 +16,20 @@ from typing import Any, NamedTuple
 
 import torch
 
-from stark_worker import cuda
-from stark_worker.device_arena import DeviceMemory
-from stark_worker.examiner import Examiner, Look
-from stark_worker.faults import MachineryFault, SandboxTooWeak, TaskFault
-from stark_worker.job import write_job
-from stark_worker.labels import kernels_of, number
-from stark_worker.memory import HostMemory, Written, copy_plainly, nbytes, spoil
-from stark_worker.protocol import EvalRequest, Labels, Outcome, Score, Timing
-from stark_worker.reference import Case, Reference
-from stark_worker.sandbox import NOT_STARTED, START_S, Candidate, Failure
-from stark_worker.timing import Overhead, Sample, device_times, median_device_ms, told_by_device
+from stark_worker.correctness.reference import Case, Reference
+from stark_worker.device import cuda
+from stark_worker.device.arena import HostMemory, Written, copy_plainly, nbytes, spoil
+from stark_worker.device.cuda_arena import DeviceMemory
+from stark_worker.protocol.errors import Failure, MachineryFault, Outcome, SandboxTooWeak, TaskFault
+from stark_worker.protocol.report import Labels, Timing
+from stark_worker.protocol.request import EvalRequest, Score
+from stark_worker.referee.calls import write_job
+from stark_worker.referee.candidate import NOT_STARTED, START_S, Candidate
+from stark_worker.referee.check import Examiner, Look
+from stark_worker.referee.labels import kernels_of, number
+from stark_worker.timing.device_clock import device_times, median_device_ms, told_by_device
+from stark_worker.timing.overhead import Overhead
+from stark_worker.timing.sample import Sample
 
 WARM_UPS, WARM_UP_S, WARM_UP_DEVICE_S = 100, 1.0, 0.05
 CALIBRATIONS, CALIBRATIONS_HUGE, CALIBRATIONS_FEW = 20, 9, 5

@@ -17,16 +17,30 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from stark_worker import landlock, mounts, seccomp, syscalls
-from stark_worker.levels import Confinement, Control, level_of
+from stark_worker.processes import cgroups
+from stark_worker.processes.environment import threads
+from stark_worker.processes.process_tree import hide_memory
+from stark_worker.sandbox import landlock, mounts, seccomp, syscalls
+from stark_worker.sandbox.levels import ALLOW_WEAK, Confinement, Control, accept, level_of
 
 FILE_BYTES = 8 * 2**30
+
+
 OPEN_FILES = 4096
+
+
 FIRST_USER, USERS = 1_900_000_000, 2**20  # far above what anybody hands out; one for each candidate
+
+
 NOBODY = 65534  # where a container knows no such high numbers
+
+
 CAPABILITIES = 64
 
+
 SYSTEM = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32", "/opt", "/sys")
+
+
 SETTINGS = (
     "ld.so.cache",
     "ld.so.conf",
@@ -37,8 +51,14 @@ SETTINGS = (
     "nsswitch.conf",
     "alternatives",
 )
+
+
 DRIVER = ("driver", "devices", "modules", "sys")  # what CUDA reads of /proc
+
+
 PROCESS = ("self", "cpuinfo", "meminfo", "stat", "loadavg", "uptime", "version", "filesystems", "sys")  # in /proc
+
+
 DEVICES = ("null", "zero", "full", "random", "urandom")
 
 
@@ -242,3 +262,38 @@ def _drop_capabilities() -> None:
     """None of them, effective, permitted or inheritable; in version 3 of the call they come in two halves."""
     header = struct.pack("Ii", 0x20080522, 0)
     syscalls.call("capset", ctypes.c_char_p(header), ctypes.c_char_p(struct.pack("6I", *[0] * 6)))
+
+
+_MACHINES_BYTES = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+
+
+MEMORY_BYTES = min(16 * 2**30, min(_MACHINES_BYTES, cgroups.memory_bytes() or _MACHINES_BYTES) * 3 // 4)
+
+
+PROCESSES = 64 + 16 * threads()  # threads count too, and torch.compile starts a process with threads for each core
+
+
+def lock_in(
+    readable: Sequence[Path],
+    gpu: bool = False,
+    prepare: Callable[[], None] = lambda: None,
+    writable: Sequence[Path] = (),
+    own_user: bool = True,
+) -> Confinement:
+    """Confine this process to its folder before anything of a stranger's is loaded; says what was achieved.
+
+    Where that is too weak nothing is loaded.
+    """
+    done = confine(
+        Path.cwd(),
+        readable=readable,
+        writable=writable,
+        memory_bytes=MEMORY_BYTES,
+        processes=PROCESSES,
+        gpu=gpu,
+        prepare=prepare,
+        own_user=own_user,
+    )
+    accept(done, allow_weak=ALLOW_WEAK in os.environ)
+    hide_memory(False)  # or it could not even look at itself
+    return done

@@ -13,7 +13,7 @@ import struct
 from collections.abc import Iterable
 from pathlib import Path
 
-from stark_worker import syscalls
+from stark_worker.sandbox import syscalls
 
 _EXECUTE, _WRITE, _READ, _LIST = 1 << 0, 1 << 1, 1 << 2, 1 << 3
 _RENAME_BETWEEN, _TRUNCATE, _DEVICE_CONTROL = 1 << 13, 1 << 14, 1 << 15

@@ -7,7 +7,7 @@ import os
 from collections.abc import Collection
 from dataclasses import dataclass
 
-from stark_worker.faults import SandboxTooWeak
+from stark_worker.protocol.errors import SandboxTooWeak
 
 ALLOW_WEAK = "STARK_ALLOW_WEAK_SANDBOX"  # set for whoever is locked in by those who start it, where the user said so
 

@@ -11,7 +11,7 @@ import stat
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from stark_worker.syscalls import mount
+from stark_worker.sandbox.syscalls import mount
 
 SHARED_BYTES = 2**30  # what /dev/shm holds at most
 

@@ -12,7 +12,7 @@ import platform
 import struct
 from collections.abc import Iterable
 
-from stark_worker import syscalls
+from stark_worker.sandbox import syscalls
 
 SOCKETS = ("socket", "connect", "bind", "listen", "accept", "accept4")
 OTHER_PROCESSES = (

@@ -15,13 +15,15 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from stark_worker import cache
-from stark_worker.channel import ChannelClosed
-from stark_worker.folders import LIBRARY_FOLDER, READY_HEADER, READY_MADE, SOURCE_FILE
-from stark_worker.logs import cut
-from stark_worker.protocol import EvalReport, EvalRequest, Outcome
-from stark_worker.sandbox import too_slow
-from stark_worker.wards import Nursery, Ward, threads
+from stark_worker.compiler import cache
+from stark_worker.processes.channel import ChannelClosed
+from stark_worker.processes.environment import threads
+from stark_worker.processes.handles import Nursery, Ward
+from stark_worker.processes.workdir import LIBRARY_FOLDER, READY_HEADER, READY_MADE, SOURCE_FILE
+from stark_worker.protocol.errors import Outcome
+from stark_worker.protocol.logs import cut, too_slow
+from stark_worker.protocol.report import EvalReport
+from stark_worker.protocol.request import EvalRequest
 
 ASKED_AGAIN = 2
 _KEY = re.compile(r"[0-9a-f]{32}")

@@ -5,12 +5,17 @@ What hangs or ends the process that judges is the candidate's doing where the ta
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from dataclasses import replace
 
-from stark_worker.faults import MachineryFault, RefereeDied, RefereeSilent, SandboxTooWeak
-from stark_worker.protocol import EvalReport, EvalRequest, Outcome, ProtocolError
+from stark_worker.protocol.baselines import COMPILE_S, baseline_source
+from stark_worker.protocol.codec import ProtocolError
+from stark_worker.protocol.errors import MachineryFault, Outcome, RefereeDied, RefereeSilent, SandboxTooWeak
+from stark_worker.protocol.report import EvalReport
+from stark_worker.protocol.request import EvalRequest
 
 RETRIES = 1  # where nobody says how many
+
 
 Judge = Callable[[EvalRequest], Awaitable[EvalReport]]
 
@@ -34,3 +39,11 @@ async def judge_patiently(judge: Judge, request: EvalRequest, retries: int = RET
                 return EvalReport(Outcome.CRASH, log=f"The process that judged the candidate died every time. {fault}")
             raise
     raise AssertionError("unreachable")
+
+
+async def measured(judge: Judge, request: EvalRequest, names: Sequence[str]) -> AsyncIterator[tuple[str, EvalReport]]:
+    """Each of these baselines of a request's task, as it comes."""
+    patient = replace(request, limits=replace(request.limits, run_s=max(request.limits.run_s, COMPILE_S)))
+    for name in names:
+        source, entry = baseline_source(request.task_source, name)
+        yield name, await judge_patiently(judge, replace(patient, candidate_source=source, entry=entry))

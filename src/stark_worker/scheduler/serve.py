@@ -18,63 +18,38 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import fcntl
 import json
 import logging
-import os
-import secrets
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import IO, TypeVar
 
-from stark_worker.faults import MachineryFault, TaskFault
-from stark_worker.protocol import EvalRequest, ProtocolError, from_json, to_json
-from stark_worker.station import Station
+from stark_worker.protocol.codec import ProtocolError, from_json, to_json
+from stark_worker.protocol.errors import MachineryFault, TaskFault
+from stark_worker.protocol.folder import ANSWERS, ASKED, PARTS, lock, write_whole
+from stark_worker.protocol.request import EvalRequest
+from stark_worker.scheduler.worker import Station
 
 POLL_S = 0.2
+
+
 HEARTBEAT_S = 2.0
+
+
 LONGEST_MESSAGE = 1_000
-ASKED, ANSWERS = "asked", "answers"
-WAY = ("requests", "working", ANSWERS)  # of a request, in this order
-PARTS = (*WAY, ASKED)
+
+
 KEPT_S = 30 * 86_400.0  # how long an answer waits for its host
+
+
 AGAIN_S, LASTING_S = 5.0, 120.0  # a folder that cannot be used is tried again that often, and given up after that long
+
 
 log = logging.getLogger(__name__)
 
+
 Done = TypeVar("Done")
-
-
-def write_whole(path: Path, text: str) -> None:
-    """Put a file where it can be seen only when it is complete."""
-    draft = path.with_name(f".{path.name}.{os.getpid()}-{secrets.token_hex(4)}")  # machines may share a folder
-    try:
-        draft.write_text(text, encoding="utf-8")
-        draft.replace(path)
-    except OSError:
-        with contextlib.suppress(OSError):  # a full disk has no room for drafts that nobody finishes
-            draft.unlink(missing_ok=True)
-        raise
-
-
-def lock(path: Path) -> IO[str] | None:
-    """The file, open and locked until it is closed; None when it is gone or somebody else has it."""
-    with contextlib.ExitStack() as unless_locked, contextlib.suppress(FileNotFoundError, BlockingIOError):
-        file = unless_locked.enter_context(_open(path))
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        if path.exists():  # not done with by another between our look and our lock
-            unless_locked.pop_all()
-            return file
-    return None
-
-
-def _open(path: Path) -> IO[str]:
-    """For writing where we may: on NFS nothing else can be locked."""
-    try:
-        return path.open("r+", encoding="utf-8")
-    except PermissionError:
-        return path.open(encoding="utf-8")
 
 
 async def serve(folder: Path, station: Station) -> None:

@@ -21,16 +21,19 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from stark_worker import cache
-from stark_worker.building import Builds
-from stark_worker.channel import ChannelClosed
-from stark_worker.faults import MachineryFault
-from stark_worker.lane import UNHEALTHY, Lane
-from stark_worker.levels import ALLOW_WEAK
-from stark_worker.processes import hide_memory
-from stark_worker.protocol import DeviceFacts, EvalReport, EvalRequest, Target, from_json
-from stark_worker.turns import PLACE
-from stark_worker.wards import Nursery, Ward, threads
+from stark_worker.compiler import cache
+from stark_worker.device.gpu_lock import PLACE
+from stark_worker.processes.channel import ChannelClosed
+from stark_worker.processes.environment import threads
+from stark_worker.processes.handles import Nursery, Ward
+from stark_worker.processes.process_tree import hide_memory
+from stark_worker.protocol.codec import from_json
+from stark_worker.protocol.errors import MachineryFault
+from stark_worker.protocol.report import DeviceFacts, EvalReport
+from stark_worker.protocol.request import EvalRequest, Target
+from stark_worker.sandbox.levels import ALLOW_WEAK
+from stark_worker.scheduler.builds import Builds
+from stark_worker.scheduler.lane import UNHEALTHY, Lane
 
 DEVICE_S = 120.0
 # To start CUDA a process has to listen at a socket, which is refused to whoever is confined: of a candidate only its

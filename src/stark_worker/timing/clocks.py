@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from stark_worker.channel import Channel
+from stark_worker.processes.channel import Channel
 
 SPIN_S = 0.1
 

@@ -16,42 +16,43 @@ import math
 import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
-from stark_worker.protocol import Outcome
-from stark_worker.sandbox import Failure
+from stark_worker.timing.sample import Sample
 
 LEAST_MS, MOST_MS = 1e-4, 1e9  # that a clock can say
+
+
 BURST_MS = 20.0  # on the host, how long a sample should take: waking up takes up to a few milliseconds
+
+
 DEVICE_BURST_MS = 10.0  # the same on a GPU; a call of more than half of it is a sample by itself
+
+
 CONFIRMABLE = 4.0  # how many times the doubt about the handshake a burst has to take for the device's clock to count
+
+
 GROSS = 0.5  # a device's clock that tells less than this share of the referee's is a lie
+
+
 MOST_HANDSHAKE = 0.5  # of a single call on the host, the share that may be taken for the handshake
+
+
 AGREEMENT, LEAST_JITTER_MS = 0.1, 0.05
+
+
 HIDDEN_MS = 0.1  # of launching a call: as much as KernelBench hides by emptying the device's cache meanwhile
+
+
 LOADED_MS = 0.1  # the most by which a handshake may take longer once a candidate is loaded
+
+
 WRITING_SHARE, WRITING_MS = 0.05, 0.05  # how much longer than alone writing may take before the rest counts
+
+
 HANDING_MS = 0.02  # the most that handing over the outputs of a call on the host takes beside copying them
+
+
 COPY_SLACK = 1.1  # how much longer than the referee's own a copy may take before the rest counts as computing
-
-
-@dataclass(frozen=True)
-class Sample:
-    """What was seen of one call, or of ``length`` calls in a row, in milliseconds.
-
-    ``forward_ms`` until "done", ``late_ms`` from there until handed over, ``own_copy_ms`` how long the referee itself
-    took just afterwards to copy as much; ``device_ms`` is of one call, by the device's events. Where calls are launched
-    before their inputs are there, ``launch_ms`` is what that took, and ``writing_ms`` how long the device then took to
-    write the inputs.
-    """
-
-    forward_ms: float
-    late_ms: float
-    device_ms: float | None = None
-    own_copy_ms: float = 0.0
-    length: int = 1
-    launch_ms: float = 0.0
-    writing_ms: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -130,7 +131,7 @@ class Overhead:
 
     def confirms(self, samples: Sequence[Sample]) -> bool:
         """Whether samples take long enough for the referee's clock to confirm or contradict the device's."""
-        length = _length(samples)
+        length = burst_length(samples)
         return self.typical_ms(samples) * length >= CONFIRMABLE * (self.doubt_ms + self.unseen_ms(length))
 
     def at_most_ms(self, sample: Sample) -> float:
@@ -142,7 +143,7 @@ class Overhead:
         """By how much what the referee's clock says of one call may be off, for all samples alike: a handshake takes
         one process longer than another, and all doubt weighs more where another's bursts are not ``alike``.
         """
-        length = _length(samples)
+        length = burst_length(samples)
         return (self.jitter_ms if alike and length > 1 else self.doubt_ms + self.unseen_ms(length)) / length
 
     def burst_length(self, samples: Sequence[Sample], most: int) -> int:
@@ -201,47 +202,5 @@ class Overhead:
         return max(sample.forward_ms - handshake_ms, LEAST_MS)
 
 
-def _length(samples: Sequence[Sample]) -> float:
+def burst_length(samples: Sequence[Sample]) -> float:
     return statistics.median(sample.length for sample in samples)
-
-
-def median_device_ms(samples: Sequence[Sample]) -> float:
-    """Of one call, as the candidate's process read it off the device's events."""
-    return statistics.median(sample.device_ms or 0.0 for sample in samples)
-
-
-def told_by_device(told: Any, calls: int) -> float:
-    """What one call took by the device's clock, as the candidate's process tells it; 0 for anything but times.
-
-    Of several it is the middle, so that a device that was held up for a moment does not count, unless that is far from
-    the mean, which alone the referee's clock can confirm.
-    """
-    if (
-        not isinstance(told, list)
-        or len(told) != calls
-        or not all(type(ms) is float and 0.0 <= ms <= MOST_MS for ms in told)
-    ):
-        return 0.0
-    times: list[float] = told or [0.0]
-    middle, mean = statistics.median(times), statistics.fmean(times)
-    return middle if abs(middle - mean) <= AGREEMENT * mean else mean
-
-
-def device_times(samples: Sequence[Sample], overhead: Overhead) -> tuple[float, ...] | None:
-    """The device's times where the referee's clock confirms them; None where that alone is to be believed."""
-    times = tuple(
-        max(sample.device_ms or 0.0, LEAST_MS) + overhead.aside_ms(sample) / sample.length for sample in samples
-    )
-    outside_ms = overhead.typical_ms(samples)
-    device_ms, length = statistics.median(times), _length(samples)
-    if abs(outside_ms - device_ms) <= AGREEMENT * outside_ms + overhead.doubt_ms / length:
-        return times
-    if device_ms >= GROSS * outside_ms:
-        return None
-    raise Failure(
-        Outcome.REJECTED,
-        f"The clocks disagree: the device's events in the candidate's process say {device_ms:.4f} ms, the"
-        f" referee's clock says {outside_ms:.4f} ms after {overhead.single_ms:.4f} ms for the handshake."
-        " All work has to be finished, or queued on the current stream, when forward() returns.",
-        "clock_disagreement",
-    )

@@ -10,28 +10,15 @@ from typing import TYPE_CHECKING
 from rich.table import Table
 from rich.text import Text
 
-from stark.interfaces import BROKEN_TASK, DEGENERATE_TASK, DONE, FAULT, STOPPED, Ending, Kind
-from stark.view.terminal import console, limits_in_words, money_in_words
-from stark_worker.words import plainly
+from stark.cli.terminal.screen import console, limits_in_words, money_in_words
+from stark.core.records import DONE, Ending, Kind
+from stark_worker.protocol.report_text import plainly
 
 if TYPE_CHECKING:  # both pull in the agents, which `stark --help` need not wait for
-    from stark.bench import Standing
-    from stark.forecast import Forecast
-    from stark.grid import Cell
-
-# what an ending means, in the order of the summary; any other is a limit that was reached
-MEANINGS = {
-    DONE: "done",
-    DEGENERATE_TASK: "not searched: the task tests nothing",
-    BROKEN_TASK: "not searched: the task does not work here",
-    FAULT: "infrastructure fault, to be tried again",
-    STOPPED: "stopped, to be gone on with",
-}
-
-
-def meaning(reason: str) -> str:
-    """An ending in words."""
-    return MEANINGS.get(reason, f"budget exhausted: {reason}")
+    from stark.bench.cell import Cell
+    from stark.bench.forecast import Forecast
+    from stark.bench.runner import Standing
+from stark.core.records import meaning
 
 
 def show_tasks(cells: Sequence[Cell]) -> None:

@@ -10,8 +10,8 @@ from typing import Self
 from rich.table import Table
 from rich.text import Text
 
-from stark.view.terminal import console, errors
-from stark_worker.doctor import Finding, State, can_work
+from stark.cli.terminal.screen import console, errors
+from stark_worker.protocol.findings import Finding, State, can_work
 
 STYLES = {State.OK: "green", State.MISSING: "bold red", State.NOT_NEEDED: "dim"}
 

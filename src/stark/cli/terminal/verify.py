@@ -7,10 +7,10 @@ from collections.abc import Sequence
 from rich.table import Table
 from rich.text import Text
 
-from stark.verification import Verdict, Verification
-from stark.view.terminal import console
-from stark_worker import words
-from stark_worker.words import plainly
+from stark.cli.terminal.screen import console
+from stark.evaluation.verification import Verdict, Verification
+from stark_worker.protocol import report_text
+from stark_worker.protocol.report_text import plainly
 
 LONGEST = 300
 COLOURS = {Verdict.HOLDS: "bold green", Verdict.UNRESOLVED: "bold yellow", Verdict.FAILS: "bold red"}
@@ -42,7 +42,7 @@ def show_verification(verification: Verification, notes: Sequence[str]) -> None:
             Text(f"Claimed on another device, {_shortly(claim.device.name)}; this is {verification.device.name}.")
         )
     if found.verified.labels is not None:
-        console.print(Text(_shortly(words.sentence(found.verified.labels)), "dim"))
+        console.print(Text(_shortly(report_text.sentence(found.verified.labels)), "dim"))
     for name, text in found.report.checks.items():
         if name.startswith("isolation"):
             console.print(Text(f"{_shortly(name)}: {_shortly(text)}", "dim"))

@@ -7,17 +7,17 @@ import random
 from collections.abc import Sequence
 from dataclasses import replace
 
-from stark.errors import ModelRefused
-from stark.interfaces import Finish, Message, Reply, ReplyForm, Usage
-from stark.models.playbook.anchoring import mark
-from stark.models.playbook.choosing import choose_plan, follow, repair, stack
+from stark.core.chat import Finish, Message, Reply, ReplyForm, Usage
+from stark.core.errors import ModelRefused
+from stark.models.playbook.anchors import mark
+from stark.models.playbook.codegen.candidate import Language, write_candidate
+from stark.models.playbook.codegen.cpp import CPP
+from stark.models.playbook.codegen.triton import TRITON
 from stark.models.playbook.moves import MOVES, Move, Moves, applicable
+from stark.models.playbook.planner import choose_plan, follow, repair, stack
 from stark.models.playbook.prompt import Prompt, read_prompt
-from stark.models.playbook.reading import Program, read_task
-from stark.models.playbook.values import Unknown
-from stark.models.playbook.writing import Language, write_candidate
-from stark.models.playbook.writing_cpp import CPP
-from stark.models.playbook.writing_triton import TRITON
+from stark.models.playbook.trace.program import Program, read_task
+from stark.models.playbook.trace.values import Unknown
 
 LANGUAGES: dict[str, Language] = {"cpu": CPP, "triton": TRITON}
 _REAL_MODEL = "Name a real model, for example --model anthropic:claude-sonnet-4-6, or --model NAME --base-url ADDRESS."

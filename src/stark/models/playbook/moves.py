@@ -6,11 +6,11 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from stark.models.playbook.kernel import Kernel
-from stark.models.playbook.kernels import Step, plan_steps
-from stark.models.playbook.reading import Program
-from stark.models.playbook.tiling import in_tiles
-from stark.models.playbook.values import TRANSCENDENTAL, Value
+from stark.models.playbook.fusion.kernel import Kernel
+from stark.models.playbook.fusion.partition import Step, plan_steps
+from stark.models.playbook.fusion.tiling import in_tiles
+from stark.models.playbook.trace.program import Program
+from stark.models.playbook.trace.values import TRANSCENDENTAL, Value
 
 Moves = frozenset[str]
 HEADER = re.compile(r"^# playbook: (.+)$", re.MULTILINE)

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator
 
 from stark.models.playbook.moves import MOVES, Move, Moves, complete, moves_of, next_moves, without
 from stark.models.playbook.prompt import Prompt, Shown
-from stark.models.playbook.values import Unknown
+from stark.models.playbook.trace.values import Unknown
 
 MOOD = 0.02  # how far a planner's hopes stray, in log time: of moves that promise about the same it takes any
 TRUST = 1.5  # how many measurements it takes to outweigh what a move usually gains

@@ -6,7 +6,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from stark.interfaces import Message
+from stark.core.chat import Message
 
 _FENCE = re.compile(r"(`{3,})(\w*)\s*")
 _HEADING = re.compile(r"#{2,3} (.+)")

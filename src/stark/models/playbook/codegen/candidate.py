@@ -7,12 +7,12 @@ import textwrap
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
-from stark.models.playbook.forward import Body, Forward
-from stark.models.playbook.kernel import Kernel
+from stark.models.playbook.codegen.forward import Body, Forward
+from stark.models.playbook.fusion.kernel import Kernel
+from stark.models.playbook.fusion.tiling import in_tiles
 from stark.models.playbook.moves import Moves, header
-from stark.models.playbook.reading import Program
-from stark.models.playbook.tiling import in_tiles
-from stark.models.playbook.values import Value
+from stark.models.playbook.trace.program import Program
+from stark.models.playbook.trace.values import Value
 
 LABEL = "# Written by STARK's playbook, a library of moves: no LLM was asked."
 

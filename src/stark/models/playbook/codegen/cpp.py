@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from stark.models.playbook.cpp_function import Function
-from stark.models.playbook.kernel import Kernel
-from stark.models.playbook.mathematics import inline_functions
+from stark.models.playbook.codegen.candidate import Language
+from stark.models.playbook.codegen.cpp_function import Function
+from stark.models.playbook.codegen.cpp_math import inline_functions
+from stark.models.playbook.fusion.kernel import Kernel
 from stark.models.playbook.moves import Moves
-from stark.models.playbook.values import Value
-from stark.models.playbook.writing import Language
+from stark.models.playbook.trace.values import Value
 
 FLAGS = {
     "relax": ["-fno-math-errno", "-fno-trapping-math", "-fno-signed-zeros"],

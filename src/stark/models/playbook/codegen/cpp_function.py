@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from stark.models.playbook.cpp_passes import CLAUSE, START, Passes
-from stark.models.playbook.kernel import Kernel, Level
+from stark.models.playbook.codegen.cpp_passes import CLAUSE, START, Passes
+from stark.models.playbook.fusion.kernel import Kernel, Level
 from stark.models.playbook.moves import Moves
-from stark.models.playbook.values import REDUCTIONS, Value
+from stark.models.playbook.trace.values import REDUCTIONS, Value
 
 
 class Function(Passes):

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from stark.models.playbook.kernel import Kernel
+from stark.models.playbook.fusion.kernel import Kernel
 from stark.models.playbook.moves import Moves
-from stark.models.playbook.values import TRANSCENDENTAL
+from stark.models.playbook.trace.values import TRANSCENDENTAL
 
 _PLAIN = {
     "add": "{0} + {1}",

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from stark.models.playbook.kernel import Kernel, Level
-from stark.models.playbook.mathematics import function_source
+from stark.models.playbook.codegen.candidate import leaf_names
+from stark.models.playbook.codegen.cpp_math import function_source
+from stark.models.playbook.fusion.kernel import Kernel, Level
 from stark.models.playbook.moves import Moves
-from stark.models.playbook.values import Operand, Value
-from stark.models.playbook.writing import leaf_names
+from stark.models.playbook.trace.values import Operand, Value
 
 START = {"sum": "0.0f", "max": "-INFINITY", "min": "INFINITY"}
 CLAUSE = {"sum": "+", "max": "max", "min": "min"}

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
-from stark.models.playbook.access import Layout, channels_last, plain
-from stark.models.playbook.kernel import Kernel
-from stark.models.playbook.kernels import Step, plan_steps
+from stark.models.playbook.fusion.access import Layout, channels_last, plain
+from stark.models.playbook.fusion.kernel import Kernel
+from stark.models.playbook.fusion.partition import Step, plan_steps
 from stark.models.playbook.moves import Moves
-from stark.models.playbook.reading import Program
-from stark.models.playbook.values import Shape, Value
+from stark.models.playbook.trace.program import Program
+from stark.models.playbook.trace.values import Shape, Value
 
 Launch = Callable[[Kernel, Moves, list[str], str], list[str]]
 

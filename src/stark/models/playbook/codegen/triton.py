@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from stark.models.playbook.kernel import Kernel, Level
+from stark.models.playbook.codegen.candidate import Language, leaf_names
+from stark.models.playbook.fusion.kernel import Kernel, Level
 from stark.models.playbook.moves import Moves
-from stark.models.playbook.values import REDUCTIONS, Operand, Unknown, Value
-from stark.models.playbook.writing import Language, leaf_names
+from stark.models.playbook.trace.values import REDUCTIONS, Operand, Unknown, Value
 
 # Near zero by its series: what is taken from 1 there loses all its digits.
 _TANH = (

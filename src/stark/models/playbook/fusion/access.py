@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from math import prod
 
-from stark.models.playbook.values import REDUCTIONS, Shape, Unknown, Value
+from stark.models.playbook.trace.values import REDUCTIONS, Shape, Unknown, Value
 
 
 @dataclass(frozen=True)

@@ -10,8 +10,8 @@ import enum
 import itertools
 from dataclasses import dataclass
 
-from stark.models.playbook.access import Access, Layout, plain
-from stark.models.playbook.values import REDUCTIONS, TRANSCENDENTAL, Value
+from stark.models.playbook.fusion.access import Access, Layout, plain
+from stark.models.playbook.trace.values import REDUCTIONS, TRANSCENDENTAL, Value
 
 
 class Level(enum.IntEnum):

@@ -6,10 +6,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from math import prod
 
-from stark.models.playbook.access import Access, Layout, accesses, plain
-from stark.models.playbook.kernel import Kernel, Level
-from stark.models.playbook.reading import Program
-from stark.models.playbook.values import POINTWISE, REDUCTIONS, Shape, Unknown, Value
+from stark.models.playbook.fusion.access import Access, Layout, accesses, plain
+from stark.models.playbook.fusion.kernel import Kernel, Level
+from stark.models.playbook.trace.program import Program
+from stark.models.playbook.trace.values import POINTWISE, REDUCTIONS, Shape, Unknown, Value
 
 ENOUGH_ROWS = 64  # to be shared out between the cores
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from stark.models.playbook.kernels import Step, plan_steps
-from stark.models.playbook.reading import Program, read_task
-from stark.models.playbook.values import REDUCTIONS, Unknown, Value
+from stark.models.playbook.fusion.partition import Step, plan_steps
+from stark.models.playbook.trace.program import Program, read_task
+from stark.models.playbook.trace.values import REDUCTIONS, Unknown, Value
 
 CACHE = 2**18  # numbers: 1 MiB, about what a core's second-level cache holds beside the weights
 MOST_TILES = 64  # each costs a few calls from Python

@@ -11,10 +11,10 @@ import operator
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from stark.models.playbook.libraries import LAYERS, LIBRARY
-from stark.models.playbook.objects import CREATION, Module, Name, Part, constant, created, imported, placed
-from stark.models.playbook.operations import FUSABLE
-from stark.models.playbook.values import Unknown, Value, pointwise
+from stark.models.playbook.trace.library_calls import LAYERS, LIBRARY
+from stark.models.playbook.trace.objects import CREATION, Module, Name, Part, constant, created, imported, placed
+from stark.models.playbook.trace.operations import FUSABLE
+from stark.models.playbook.trace.values import Unknown, Value, pointwise
 
 KNOWN = {**LIBRARY, **FUSABLE}
 _OPERATORS: dict[type, tuple[str, Callable[..., Any]]] = {

@@ -9,8 +9,8 @@ from collections.abc import Callable
 from math import prod
 from typing import Any
 
-from stark.models.playbook.operations import FUSABLE, Handler, alias, layer_norm, mean, rms_norm
-from stark.models.playbook.values import Shape, Unknown, Value
+from stark.models.playbook.trace.operations import FUSABLE, Handler, alias, layer_norm, mean, rms_norm
+from stark.models.playbook.trace.values import Shape, Unknown, Value
 
 F = "torch.nn.functional"
 

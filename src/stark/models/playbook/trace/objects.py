@@ -8,8 +8,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-from stark.models.playbook.libraries import Layer
-from stark.models.playbook.values import Unknown, Value
+from stark.models.playbook.trace.library_calls import Layer
+from stark.models.playbook.trace.values import Unknown, Value
 
 CREATION = frozenset({"randn", "rand", "zeros", "ones", "empty", "full"})
 

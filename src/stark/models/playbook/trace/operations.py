@@ -9,7 +9,7 @@ import math
 from collections.abc import Callable
 from typing import Any
 
-from stark.models.playbook.values import UNARY, Operand, Shape, Unknown, Value, pointwise, reduce
+from stark.models.playbook.trace.values import UNARY, Operand, Shape, Unknown, Value, pointwise, reduce
 
 Handler = Callable[..., Any]
 

@@ -6,8 +6,8 @@ import ast
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from stark.models.playbook.interpreter import Interpreter
-from stark.models.playbook.values import Shape, Unknown, Value
+from stark.models.playbook.trace.interpreter import Interpreter
+from stark.models.playbook.trace.values import Shape, Unknown, Value
 
 
 @dataclass(frozen=True)

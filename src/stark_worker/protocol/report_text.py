@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from stark_worker.protocol import BUSY, DEGENERATE, EvalReport, Labels
+from stark_worker.protocol.report import BUSY, DEGENERATE, EvalReport, Labels
 
 
 def verdict(report: EvalReport, reference_ms: float | None = None) -> str:

@@ -1,0 +1,65 @@
+"""TODO."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from rich.text import Text
+
+from stark.core.records import Event
+from stark.core.tree import ROOT_ID, Node, Role
+from stark_worker.protocol import report_text
+from stark_worker.protocol.report import EvalReport
+from stark_worker.protocol.report_text import plainly
+
+if TYPE_CHECKING:  # both pull in the agents, which `stark --help` need not wait for
+    pass
+from stark.cli.terminal.screen import console, format_headline, format_name, format_verdict, show_warnings
+
+
+class Progress:
+    """Tells a run as it happens, one line per event."""
+
+    def __init__(self) -> None:
+        self._root_ms: float | None = None
+
+    def __call__(self, event: Event) -> None:
+        if event.kind == "landed" and event.node is not None:
+            if event.node.id == ROOT_ID:
+                self._root_ms = event.node.runtime_ms
+            self._line(
+                f"{format_name(event.node.id):>5}  ",
+                format_verdict(event.node, self._root_ms),
+                format_headline(event.node),
+            )
+        elif event.kind == "begun" and event.node is not None:
+            doing = "repairs" if event.node.failed else "builds on"
+            self._line(f"{format_name(event.number):>5}  ", Text(f"{doing} {format_name(event.node.id)}", "dim"))
+        elif event.kind in ("asking", "evaluating"):
+            what = f"asks the {event.text} agent" if event.kind == "asking" else "is compiled, checked and timed"
+            self._line(f"{format_name(event.number):>5}  ", Text(what, "dim"))
+        elif event.kind == "note":
+            self._line("", Text(plainly(event.text), "yellow"))
+
+    def learn(self, nodes: Sequence[Node]) -> None:
+        """Take the reference's time from a stored run."""
+        self._root_ms = next((node.runtime_ms for node in nodes if node.id == ROOT_ID), None)
+
+    def _line(self, *parts: str | Text) -> None:
+        console.print(Text.assemble(*parts))
+
+
+class Baselines:
+    """Tells each baseline as it is measured, compared with the first."""
+
+    def __init__(self) -> None:
+        self._first_ms: float | None = None
+
+    def __call__(self, name: str, report: EvalReport) -> None:
+        if self._first_ms is None and report.timing is not None:
+            self._first_ms = report.timing.median_ms
+        console.print(
+            Text.assemble(f"{name:<28}", format_verdict(Node(1, ROOT_ID, Role.GIVEN, None, report), self._first_ms))
+        )
+        show_warnings(report_text.warnings(report) + report_text.doubts(report))

@@ -1,0 +1,115 @@
+"""TODO."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from rich.text import Text
+from rich.tree import Tree as Branches
+
+from stark.core.records import Call, Final, RunRecord
+from stark.core.tree import ROOT_ID, Node, Tree
+from stark.evaluation.confirmation import winner
+from stark.models.open import describe
+from stark_worker.protocol.report_text import plainly
+
+if TYPE_CHECKING:  # both pull in the agents, which `stark --help` need not wait for
+    pass
+from stark.cli.terminal.run import show_final
+from stark.cli.terminal.screen import (
+    console,
+    format_code,
+    format_headline,
+    format_name,
+    format_title,
+    format_verdict,
+    print_whole,
+    show_facts,
+)
+
+DEEPEST_DRAWN = 10
+
+
+def show_tree(record: RunRecord, nodes: Sequence[Node], models: Sequence[str] = (), final: Final | None = None) -> None:
+    """The whole tree, one line per node, who was asked, and what became of the winner."""
+    tree = Tree(nodes)
+    if not tree:
+        console.print(Text("The run has no node yet."))
+        return
+    level = tree.root.report.sandbox
+    facts = [record.settings["method"], *map(describe, models), record.device.name]
+    facts += [f"{level} sandbox"] if level else []
+    console.print(Text.assemble((record.task.name, "bold"), f"  {', '.join(facts)}"))
+    _draw(tree, winner(tree, final))
+    if final is not None:
+        show_final(final, format_name(final.node_id))
+
+
+def _draw(tree: Tree, best: Node | None) -> None:
+    def label(node: Node) -> Text:
+        mark = Text("  ★ best", "bold green") if best and node.id == best.id else Text()
+        name = "root" if node.id == ROOT_ID else f"{format_name(node.id)} {node.role}"
+        return Text.assemble(f"{name}  ", format_verdict(node, tree.root.runtime_ms), mark, format_headline(node))
+
+    below = [(node, node.parent_id) for node in tree if node.parent_id is not None]
+    depth = {ROOT_ID: 0}
+    for node, parent in below:
+        depth[node.id] = depth[parent] + 1
+    if max(depth.values()) > DEEPEST_DRAWN:  # indented so far, the labels would be cut off
+        console.print(label(tree.root))
+        for node, parent in below:
+            console.print(Text.assemble((f"{format_name(parent)} -> ", "dim"), label(node)))
+        return
+    branches = {ROOT_ID: Branches(label(tree.root), guide_style="dim")}
+    for node, parent in below:
+        branches[node.id] = branches[parent].add(label(node))
+    if console.is_terminal:
+        console.print(branches[ROOT_ID])
+    else:
+        print_whole(branches[ROOT_ID])
+
+
+def show_node(node: Node, parent: Node | None, calls: Sequence[Call]) -> None:
+    """One node: what was asked, what came back, what it changed, how it did."""
+    console.print(format_title(f"Node {node.id} by {node.role}" + (f", child of {parent.id}" if parent else "")))
+    console.print(format_verdict(node, None))
+    for note in node.notes:
+        console.print(Text(plainly(f"note: {note}"), "yellow"))
+    if node.same_as is not None:
+        console.print(Text(f"Same source as node {node.same_as}; its report was taken over."))
+    show_facts(node.report)
+    for call in calls:
+        _show_call(call)
+    if node.plan is not None:
+        grounded = "grounded" if node.plan.grounded else f"not grounded: {'; '.join(node.plan.violations)}"
+        console.print(format_title(f"Plan ({grounded})"), Text(plainly(node.plan.advice)))
+        if node.plan.scaffold:
+            console.print(format_title("Scaffold"), format_code(node.plan.scaffold))
+    if node.source is not None:
+        before = (parent.source or "") if parent else ""
+        changed = difflib.unified_diff(before.splitlines(), node.source.splitlines(), "parent", "this", lineterm="")
+        console.print(format_title("Change"), format_code("\n".join(changed), "diff"))
+        if node.outside_share is not None:
+            console.print(Text(f"{node.outside_share:.0%} of the change lies outside the anchors."))
+    if node.report.log:
+        console.print(format_title("Log"), Text(plainly(node.report.log)))
+
+
+def _show_call(call: Call) -> None:
+    usage, cost = call.reply.usage, call.reply.cost_usd
+    price = "price not known" if cost is None else f"${cost:.4f}"
+    window = ", ".join(map(str, call.window))
+    console.print(
+        format_title(f"Call {call.index}: {call.role} agent, {describe(call.model)}"),
+        Text(
+            f"{usage.input_tokens:,} tokens in, {usage.output_tokens:,} out, {price}, "
+            f"{call.duration_s:.1f} s; window: {window}",
+            "dim",
+        ),
+    )
+    for message in call.messages:
+        console.print(Text(f"[{message.role}]", "bold dim"), Text(plainly(message.content), "dim"))
+    said = "\n".join(part for part in (call.reply.text, call.reply.arguments) if part)
+    console.print(Text("[reply]", "bold"), Text(plainly(said) or "(empty)"))

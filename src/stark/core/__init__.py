@@ -1,0 +1,1 @@
+"""The nouns that every room shares: interfaces, records, tree, task, settings, errors."""

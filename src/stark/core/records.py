@@ -1,0 +1,187 @@
+"""TODO."""
+
+from __future__ import annotations
+
+import enum
+import random
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Literal
+
+from stark.core.chat import Message, Reply, Usage
+from stark.core.task import Task
+from stark.core.tree import Node, Plan, Role, Tree
+from stark_worker.protocol.report import DeviceFacts, EvalReport
+from stark_worker.protocol.request import Score
+
+if TYPE_CHECKING:  # both pull in the agents, which `stark --help` need not wait for
+    pass
+
+
+# -- one attempt ----------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Ticket:
+    """An attempt that has been begun: which node to build upon, and the tree as it was then."""
+
+    number: int
+    parent: Node
+    tree: Tree
+    seed: int
+
+    def rng(self, purpose: str) -> random.Random:
+        """A generator that depends on (seed, attempt, purpose) alone, so that a resumed attempt draws the same."""
+        return random.Random(f"{self.seed}/{self.number}/{purpose}")
+
+
+@dataclass(frozen=True)
+class Attempt:
+    """What a workflow made of a ticket."""
+
+    role: Role
+    source: str | None
+    report: EvalReport
+    plan: Plan | None = None
+    explanation: str = ""
+    outside_share: float | None = None
+    notes: tuple[str, ...] = ()
+
+
+# -- what happened --------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Spend:
+    """Tokens and money, spent or reserved."""
+
+    tokens: int = 0
+    usd: float = 0.0
+
+    def __add__(self, other: Spend) -> Spend:
+        return Spend(self.tokens + other.tokens, self.usd + other.usd)
+
+
+@dataclass(frozen=True)
+class RunRecord:
+    """All that is needed to say what a run was, and to go on with it."""
+
+    id: str
+    created_at: str
+    task: Task
+    given: str | None
+    settings: dict[str, Any]
+    templates: dict[str, str]
+    versions: dict[str, str]
+    device: DeviceFacts
+    labels: dict[str, str] = field(default_factory=dict)  # what a benchmark knows it by
+
+
+class Kind(enum.StrEnum):
+    """What a run of a benchmark is: a search, or given sources that are only judged."""
+
+    SEARCH = "search"
+    BASELINES = "baselines"  # eager and torch.compile
+    RESCORED = "rescored"  # the winner of a search by the rules that did not drive it
+    JUDGED = "judged"  # kernels another tool has made
+
+
+# Why a run ended, where no limit on tokens, money or time is named: it made all its attempts, somebody stopped it, the
+# machinery had a fault, its task does not work, or its task tests nothing.
+DONE, STOPPED, FAULT, BROKEN_TASK, DEGENERATE_TASK = "attempts", "stopped", "fault", "task", "degenerate"
+
+
+@dataclass(frozen=True)
+class Ending:
+    """Why a run ended: its reason in a word, and what there is to say about it."""
+
+    reason: str
+    message: str = ""
+
+
+@dataclass(frozen=True)
+class Final:
+    """The last word on a winner: built the stock way and judged anew by both scores, in turns with the reference."""
+
+    node_id: int
+    score: Score  # the one that decides
+    verified: EvalReport
+    kernelbench: EvalReport
+
+    @property
+    def report(self) -> EvalReport:
+        """What decides."""
+        return self.verified if self.score is Score.VERIFIED else self.kernelbench
+
+    @property
+    def holds(self) -> bool:
+        return self.report.timing is not None
+
+    @property
+    def speedup_interval(self) -> tuple[float, float] | None:
+        """Between which factors it is faster than the reference, with 99 % confidence."""
+        timing, rival = self.report.timing, self.report.rival
+        return rival.ratio_to(timing) if timing and rival else None
+
+
+@dataclass(frozen=True)
+class RoleUsage:
+    """What the calls of one role came to; money is None where the price of any of them is not known."""
+
+    calls: int
+    usage: Usage
+    usd: float | None
+    duration_s: float
+
+
+@dataclass(frozen=True)
+class TicketRecord:
+    """A ticket as it is stored: the visible tree is the first ``visible`` nodes that landed."""
+
+    number: int
+    parent_id: int
+    visible: int
+
+
+@dataclass(frozen=True)
+class Call:
+    """One call of a model as it is journalled: the whole prompt, the raw reply and what both cost."""
+
+    number: int
+    index: int
+    role: Role
+    model: str
+    messages: tuple[Message, ...]
+    form: str
+    window: tuple[int, ...]
+    reply: Reply
+    started_at: str
+    duration_s: float
+
+
+# -- what a view is told while a run goes on --------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Event:
+    """Something a person watching would want to know."""
+
+    kind: Literal["begun", "asking", "evaluating", "landed", "note", "ended"]
+    number: int | None = None
+    node: Node | None = None
+    text: str = ""
+    spent: Spend = field(default_factory=Spend)
+
+
+# what an ending means, in the order of the summary; any other is a limit that was reached
+MEANINGS = {
+    DONE: "done",
+    DEGENERATE_TASK: "not searched: the task tests nothing",
+    BROKEN_TASK: "not searched: the task does not work here",
+    FAULT: "infrastructure fault, to be tried again",
+    STOPPED: "stopped, to be gone on with",
+}
+
+
+def meaning(reason: str) -> str:
+    """An ending in words."""
+    return MEANINGS.get(reason, f"budget exhausted: {reason}")

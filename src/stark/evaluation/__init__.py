@@ -1,0 +1,1 @@
+"""How good a candidate is, and how sure that is: evaluators, confirmation of winners, bundles of evidence."""

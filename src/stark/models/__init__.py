@@ -1,0 +1,1 @@
+"""Chat models: real providers, recorded replies and the playbook."""

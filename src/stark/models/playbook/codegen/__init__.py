@@ -1,0 +1,1 @@
+"""Writes fused kernels as C++ or Triton candidates."""

@@ -1,0 +1,1 @@
+"""Groups traced operations into kernels and tiles them."""

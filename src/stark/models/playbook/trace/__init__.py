@@ -1,0 +1,1 @@
+"""Reads a task and traces its forward pass into operations on values."""

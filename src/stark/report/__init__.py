@@ -1,0 +1,1 @@
+"""Tables, figures and files from analysed stores; runs nothing."""

@@ -1,0 +1,1 @@
+"""One search: the loop, its parts and its result."""

@@ -1,0 +1,1 @@
+"""Where to grow: the policies."""

@@ -1,0 +1,1 @@
+"""All that runs untrusted: the candidate, its build and its profiler."""

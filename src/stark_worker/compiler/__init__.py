@@ -1,0 +1,1 @@
+"""Turns source into a loaded library, as fast as possible."""

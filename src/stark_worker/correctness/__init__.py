@@ -1,0 +1,1 @@
+"""The right answer, and the comparison of a result with it."""

@@ -1,0 +1,1 @@
+"""Hardware facts, shared memory and the lock on a GPU."""

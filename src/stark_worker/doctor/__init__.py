@@ -1,0 +1,1 @@
+"""Tries this machine out and says how to get what is missing."""

@@ -1,0 +1,1 @@
+"""Starts, talks to and ends processes."""

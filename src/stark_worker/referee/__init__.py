@@ -1,0 +1,1 @@
+"""The verdict: calls the candidate, checks its results and times it."""

@@ -1,0 +1,1 @@
+"""Locks a process in: Landlock, seccomp, mounts and limits."""

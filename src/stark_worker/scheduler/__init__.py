@@ -1,0 +1,1 @@
+"""Decides which request runs where and when; no torch."""

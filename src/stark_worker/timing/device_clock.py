@@ -1,0 +1,53 @@
+"""TODO."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Sequence
+from typing import Any
+
+from stark_worker.protocol.errors import Failure, Outcome
+from stark_worker.timing.overhead import AGREEMENT, GROSS, LEAST_MS, MOST_MS, Overhead, burst_length
+from stark_worker.timing.sample import Sample
+
+
+def median_device_ms(samples: Sequence[Sample]) -> float:
+    """Of one call, as the candidate's process read it off the device's events."""
+    return statistics.median(sample.device_ms or 0.0 for sample in samples)
+
+
+def told_by_device(told: Any, calls: int) -> float:
+    """What one call took by the device's clock, as the candidate's process tells it; 0 for anything but times.
+
+    Of several it is the middle, so that a device that was held up for a moment does not count, unless that is far from
+    the mean, which alone the referee's clock can confirm.
+    """
+    if (
+        not isinstance(told, list)
+        or len(told) != calls
+        or not all(type(ms) is float and 0.0 <= ms <= MOST_MS for ms in told)
+    ):
+        return 0.0
+    times: list[float] = told or [0.0]
+    middle, mean = statistics.median(times), statistics.fmean(times)
+    return middle if abs(middle - mean) <= AGREEMENT * mean else mean
+
+
+def device_times(samples: Sequence[Sample], overhead: Overhead) -> tuple[float, ...] | None:
+    """The device's times where the referee's clock confirms them; None where that alone is to be believed."""
+    times = tuple(
+        max(sample.device_ms or 0.0, LEAST_MS) + overhead.aside_ms(sample) / sample.length for sample in samples
+    )
+    outside_ms = overhead.typical_ms(samples)
+    device_ms, length = statistics.median(times), burst_length(samples)
+    if abs(outside_ms - device_ms) <= AGREEMENT * outside_ms + overhead.doubt_ms / length:
+        return times
+    if device_ms >= GROSS * outside_ms:
+        return None
+    raise Failure(
+        Outcome.REJECTED,
+        f"The clocks disagree: the device's events in the candidate's process say {device_ms:.4f} ms, the"
+        f" referee's clock says {outside_ms:.4f} ms after {overhead.single_ms:.4f} ms for the handshake."
+        " All work has to be finished, or queued on the current stream, when forward() returns.",
+        "clock_disagreement",
+    )
