@@ -37,7 +37,7 @@ sys.path.insert(0, str(ROOT / "tests"))
 import langgraph.graph  # noqa: F401
 
 import stark.models.provider  # noqa: F401
-from pretend import TASK, answer, digest
+from fakes import TASK, answer, digest
 from stark.core.records import Event
 from stark.core.tree import Node
 from stark.run import (
@@ -126,7 +126,7 @@ def _job(folder: Path, url: str, trial: Trial) -> assembly.Job:
     options = {
         "jobs": trial.jobs,
         "budget": {"attempts": trial.attempts, "tokens": trial.tokens},
-        "evaluation": {"evaluator": "pretend:HashEvaluator"},
+        "evaluation": {"evaluator": "fakes:HashEvaluator"},
         "roles": {"model": "pretend-llm", "base_url": f"{url}/v1", **roles},
     }
     return api.prepare(task, load_settings(options=options), folder / "run")

@@ -23,7 +23,7 @@ import record
 ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT / "tests"))
 
-from pretend import TASK
+from fakes import TASK
 from stark.core.records import Event
 from stark.run import api
 from stark.run.config import load_settings
@@ -49,7 +49,7 @@ class Clock:
 async def grow(folder: Path, nodes: int, clock: Clock) -> None:
     task = folder / "task.py"
     task.write_text(TASK)
-    sets = ["roles.model=pretend:PretendModel", "evaluation.evaluator=pretend:HashEvaluator", "budget.usd=1e9"]
+    sets = ["roles.model=fakes:PretendModel", "evaluation.evaluator=fakes:HashEvaluator", "budget.usd=1e9"]
     settings = load_settings(sets=[*sets, f"budget.attempts={nodes}"])
     job = api.prepare(task, settings, folder / "run")
     await api.start(job, clock)

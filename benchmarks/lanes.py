@@ -22,7 +22,7 @@ import record
 ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT / "tests"))
 
-from pretend import TASK, HashEvaluator, PretendModel, digest
+from fakes import TASK, HashEvaluator, PretendModel, digest
 from stark.bench.grid import (
     make_grid,
     settings_maker,

@@ -39,7 +39,7 @@ def search(policy: str, landscape: Landscape, seed: int, attempts: int) -> float
 
 
 def kept(speed: float | None) -> float:
-    """The log of what a user has in the end, by the rule of ``stark.metrics.kept``."""
+    """The log of what a user has in the end, by the rule of ``stark.analysis.metrics.kept``."""
     return max(0.0, speed or 0.0)
 
 

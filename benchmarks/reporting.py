@@ -40,7 +40,7 @@ FAILURES = (Outcome.COMPILE_ERROR, Outcome.WRONG_RESULT, Outcome.RUNTIME_ERROR)
 
 def fill(folder: Path, runs: int, attempts: int) -> None:
     tasks = [Task(f"level{1 + n % 3}/{n}_Task", SOURCE, "", 1 + n % 3, n) for n in range(runs // len(METHODS))]
-    options = {"roles": {"model": "pretend:PretendModel"}, "budget": {"attempts": attempts}}
+    options = {"roles": {"model": "fakes:PretendModel"}, "budget": {"attempts": attempts}}
     cells = make_grid(tasks, METHODS, [], 1, settings_maker(None, [], options))
     rng = random.Random(0)
     with closing(open_store(folder, write=True)) as store:

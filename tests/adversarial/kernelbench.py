@@ -20,13 +20,14 @@ from pathlib import Path
 from typing import Any
 
 from adversarial import zoo
+from paths import ROOT
 from stark_worker.protocol.request import Target
 
 COMPILING_S = 300
 SECONDS = 20  # to judge a candidate, whose extension is compiled already
 # There is one figure for each, taken one after the other: only a large difference is a gain.
 GAINED = 0.5
-BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
+BENCHMARKS = ROOT / "benchmarks"
 
 # A line with task, candidate, language and a folder for what it compiles comes in, one with the verdict goes out; a
 # candidate's own output goes elsewhere.

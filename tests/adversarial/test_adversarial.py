@@ -16,6 +16,7 @@ from pathlib import Path
 import pytest
 
 from adversarial import honest, honest_gpu, zoo
+from paths import ROOT
 from stark.core.settings import EvaluationSettings
 from stark.evaluation.local import LocalEvaluator
 from stark_worker.protocol.errors import Outcome
@@ -27,7 +28,6 @@ STOPPED = {exploit.name: exploit for exploit in ALL if "cpu" in exploit.targets 
 HALF = sorted(exploit.name for exploit in ALL if "cpu" in exploit.targets)[::2]  # all take too long for every change
 TRIED = [name for name in HALF if name in STOPPED]
 HONEST = {each.name: each for each in honest.corpus()}
-ROOT = Path(__file__).parents[2]
 QUICK = ["zeros", "as_root", "public_seed", "lazy_after_the_check"]  # two to refuse, one to contain, one to time
 QUICK_HONEST = ["relu: eager", "softmax: library"]
 

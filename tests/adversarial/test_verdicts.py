@@ -5,12 +5,12 @@ from __future__ import annotations
 import ast
 import importlib
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 
 from adversarial import zoo
 from adversarial.zoo import Verdict
+from paths import ROOT
 from stark_worker.protocol.errors import Outcome
 from stark_worker.protocol.report import EvalReport, Timing
 
@@ -54,7 +54,7 @@ def test_only_a_doubtful_time_is_measured_again():
 
 
 def test_the_benchmark_fails_for_what_gets_through_unless_it_is_known_to(monkeypatch):
-    monkeypatch.syspath_prepend(Path(__file__).parents[2] / "benchmarks")
+    monkeypatch.syspath_prepend(ROOT / "benchmarks")
     trust = importlib.import_module("trust")
     stopped, fooled = {"verdict": "rejected"}, {"verdict": Verdict.FOOLED}
     assert trust.holds({"exploits": {"one": stopped, "two": fooled | {"known": "why"}}})

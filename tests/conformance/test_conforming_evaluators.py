@@ -7,7 +7,7 @@ import pytest
 from conformance.evaluator import EvaluatorConformance
 from stark.core.settings import EvaluationSettings
 from stark.evaluation.open import open_evaluator
-from stationed import serving
+from worker_fixture import serving
 
 
 class TestLocal(EvaluatorConformance):

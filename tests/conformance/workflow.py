@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from pretend import TASK, HashEvaluator, PretendModel
+from fakes import TASK, HashEvaluator, PretendModel
 from stark.agents.prompts import Prompts, Scene, load_templates
 from stark.agents.roles import Team
 from stark.core.chat import Message, Reply, ReplyForm

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import torch
 
-from stark_worker.confinement import confine
+from stark_worker.sandbox.confine import confine
 
 found = confine(
     Path(sys.argv[1]),

@@ -8,7 +8,7 @@ from gpu.test_gpu_worker import KERNEL, LANGUAGES, LIMITS, SMALL, forward
 from stark_worker.protocol.errors import Outcome
 from stark_worker.protocol.report import Kernels
 from stark_worker.protocol.request import EvalRequest, Target
-from stationed import stationed
+from worker_fixture import stationed
 
 
 @pytest.fixture(scope="module")

@@ -12,7 +12,7 @@ import pytest
 
 from stark_worker.protocol.errors import Outcome
 from stark_worker.protocol.request import EvalRequest, Limits, Target
-from stationed import stationed
+from worker_fixture import stationed
 
 pytest.importorskip("pydantic")
 

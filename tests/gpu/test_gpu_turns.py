@@ -13,7 +13,7 @@ from stark_worker.device.gpu_lock import Turns, identity
 from stark_worker.protocol.errors import Outcome
 from stark_worker.protocol.request import EvalRequest, Target
 from stark_worker.scheduler.worker import devices
-from stationed import stationed
+from worker_fixture import stationed
 
 
 def known_as(name: str) -> str:

@@ -25,7 +25,7 @@ from stark_worker.protocol.codec import from_json, to_json
 from stark_worker.protocol.errors import MachineryFault, Outcome
 from stark_worker.protocol.report import DeviceFacts, EvalReport
 from stark_worker.protocol.request import EvalRequest, KernelBenchVersion, Limits, Precision, Score, Target
-from stationed import stationed
+from worker_fixture import stationed
 
 TEMPLATES = Path(__file__).parents[2] / "src" / "stark" / "agents" / "templates"
 LIMITS = Limits(build_s=240.0, run_s=20.0)

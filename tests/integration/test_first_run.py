@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 
+from paths import ROOT
 from stark.store.open import open_store
 
-ROOT = Path(__file__).parents[2]
 SCRIPT = ROOT / "scripts" / "first-run"
 STARK = Path(sys.executable).parent / "stark"  # what set-up installs
 

@@ -9,11 +9,11 @@ import re
 import shlex
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
-from pretend import TASK, HashEvaluator, PretendModel
+from fakes import TASK, HashEvaluator, PretendModel
+from paths import ROOT
 from stark.core.settings import EvaluationSettings, RoleSettings, SearchSettings
 from stark.core.task import load_candidate
 from stark.core.tree import Node, Role, Tree
@@ -21,7 +21,6 @@ from stark.search.epsilon_greedy import EpsilonGreedy
 from stark_worker.protocol.errors import Outcome
 from stark_worker.protocol.report import EvalReport, Timing
 
-ROOT = Path(__file__).parents[2]
 FILE = ROOT / "examples" / "tutorial.py"
 PAGE = (ROOT / "docs" / "tutorial.md").read_text()
 SMALL_TASK = """\

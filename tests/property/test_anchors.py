@@ -1,12 +1,12 @@
 from __future__ import annotations
 
 import re
-from pathlib import Path
 
 import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
+from paths import ROOT
 from stark.agents.anchors import BEGIN, END, code_lines, outside_share, remove_markers, violations
 
 names = st.sampled_from(["alpha", "beta", "rows", "tile", "out", "x1"])
@@ -421,7 +421,7 @@ def test_strings_of_any_kind_are_read_in_time(unit):
     assert violations(with_region(source * 25), source) != ()
 
 
-EXAMPLES = Path(__file__).parents[2] / "examples"
+EXAMPLES = ROOT / "examples"
 
 
 @pytest.mark.parametrize(

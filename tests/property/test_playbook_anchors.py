@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import itertools
 from collections import Counter
-from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from paths import ROOT
 from stark.agents.anchors import BEGIN, END, outside_share, violations
 from stark.models.playbook.anchors import changed, mark, regions
 from stark.models.playbook.codegen.candidate import write_candidate
@@ -20,7 +20,7 @@ from stark.models.playbook.trace.program import read_task
 
 FUSE = frozenset({"fuse"})
 LANGUAGES = {"cpu": CPP, "triton": TRITON}
-TASKS = {path.stem: path.read_text() for path in (Path(__file__).parents[2] / "examples" / "tasks").glob("*.py")}
+TASKS = {path.stem: path.read_text() for path in (ROOT / "examples" / "tasks").glob("*.py")}
 PROGRAMS = {name: read_task(source) for name, source in sorted(TASKS.items())}
 # what a change needs beside the regions, as imports and declarations: the function that prepares weights
 BESIDE = "packed"

@@ -5,11 +5,11 @@ from __future__ import annotations
 import json
 import re
 import shlex
-from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
 
+from paths import ROOT
 from stark.agents.prompts import VARIABLES
 from stark.cli.main import app
 from stark.core.errors import UsageError
@@ -17,8 +17,6 @@ from stark.models.playbook.moves import MOVES
 from stark.run.methods import workflow_edges
 from stark_worker.protocol.errors import Outcome
 from stark_worker.sandbox.levels import Level
-
-ROOT = Path(__file__).parents[2]
 
 
 def test_the_page_on_prompts_lists_every_variable_with_its_meaning():

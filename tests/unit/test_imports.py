@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
-BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
+from paths import ROOT
+
+BENCHMARKS = ROOT / "benchmarks"
 
 ASK = """
 import sys
@@ -22,13 +23,13 @@ def loaded(statement: str, names: str) -> str:
     return subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout.strip()
 
 
-@pytest.mark.parametrize("module", ["stark", "stark.cli", "stark.run.api", "stark_worker.protocol.request"])
+@pytest.mark.parametrize("module", ["stark", "stark.cli.main", "stark.run.api", "stark_worker.protocol.request"])
 def test_the_host_never_imports_torch(module):
     assert loaded(f"import {module}", "torch") == ""
 
 
 def test_the_command_line_starts_without_the_heavy_parts():
-    assert loaded("import stark.cli", "langgraph pydantic_ai openai anthropic jinja2 stark.api") == ""
+    assert loaded("import stark.cli.main", "langgraph pydantic_ai openai anthropic jinja2 stark.run.api") == ""
 
 
 def test_the_worker_imports_torch_and_the_standard_library_only():
@@ -39,7 +40,7 @@ def test_the_worker_imports_torch_and_the_standard_library_only():
 def test_tasks_are_found_with_the_standard_library_only():
     """benchmarks/baselines.py runs where there is nothing but torch."""
     foreign = "torch pydantic pydantic_ai langgraph jinja2 rich typer tenacity numpy pyarrow"
-    assert loaded("import stark.sources", foreign) == ""
+    assert loaded("import stark.bench.task_sources", foreign) == ""
 
 
 def test_benchmarks_find_what_they_import():

@@ -13,7 +13,9 @@ def open_evaluator(settings: EvaluationSettings, stored_reports: StoredReports |
     """The evaluator of that name. ``stored_reports`` is how a replay reads the folder of another run."""
     if settings.evaluator == "replay":
         if stored_reports is None:
-            raise UsageError("A replay needs a store to read, and there is none here.", "Open it through stark.api.")
+            raise UsageError(
+                "A replay needs a store to read, and there is none here.", "Open it through stark.run.api."
+            )
         return ReplayEvaluator(settings, stored_reports)
     evaluator: Evaluator = find_class("evaluator", settings.evaluator, BUILT_IN)(settings)
     return evaluator

@@ -83,7 +83,7 @@ def describe(name: str) -> str:
 def _stored(name: str, stored_replies: StoredReplies | None) -> StoredReplies:
     if stored_replies is None:
         raise UsageError(
-            f"{name} cannot be opened here: there is no store to read it with.", "Open it through stark.api."
+            f"{name} cannot be opened here: there is no store to read it with.", "Open it through stark.run.api."
         )
     return stored_replies
 

@@ -43,7 +43,7 @@ class _Account:
 
 
 class SqliteStore:
-    """A ``Store`` (see ``stark.interfaces``). Made by ``open_store``.
+    """A ``Store`` (see ``stark.core.interfaces``). Made by ``open_store``.
 
     Everything is stored under the small integer ``key`` of its run. Only a store that holds the writer's lock keeps
     accounts in memory: what a reader remembered would be out of date.

@@ -33,7 +33,7 @@ _UNTOUCHED = {"CUDA_VISIBLE_DEVICES": "", "PYTORCH_NVML_BASED_CUDA_CHECK": "1", 
 
 
 _BOOT = (
-    "import sys; sys.path.insert(0, sys.argv[1]); from stark_worker.nursery import main; "
+    "import sys; sys.path.insert(0, sys.argv[1]); from stark_worker.processes.fork_server import main; "
     "main(int(sys.argv[2]), sys.argv[3])"
 )
 

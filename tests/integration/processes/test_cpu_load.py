@@ -1,0 +1,75 @@
+"""Others compute on the machine while something is timed: they are noticed, and wait where that is permitted."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+
+import pytest
+
+from adversarial import zoo
+from stark_worker.processes import usage
+from stark_worker.processes.process_tree import FIRST, descendants
+from stark_worker.processes.usage import Company
+from stark_worker.protocol import report_text
+from stark_worker.protocol.errors import Outcome
+from stark_worker.protocol.report import BUSY, EvalReport, Timing
+from stark_worker.protocol.request import EvalRequest
+from worker_fixture import stationed
+
+LOOKED_S = 1.5
+PERMITTED = f"import os; os.setpriority(os.PRIO_PROCESS, 0, {FIRST})"
+TELLS = """
+import os
+
+import torch
+
+
+class ModelNew(torch.nn.Module):
+    def __init__(self, *arguments):
+        super().__init__()
+
+    def forward(self, *inputs):
+        raise RuntimeError(f"runs at {os.getpriority(os.PRIO_PROCESS, 0)}")
+"""
+
+
+@pytest.fixture
+def busy():
+    """A process that computes, by number."""
+    with subprocess.Popen([sys.executable, "-S", "-c", "while True: pass"]) as process:
+        yield process.pid
+        process.kill()
+
+
+def test_others_are_told_from_us(busy):
+    def with_it() -> float:
+        return time.process_time() + descendants(os.getpid())[busy].computed_s
+
+    theirs, ours = Company(time.process_time), Company(with_it)
+    time.sleep(LOOKED_S)
+    computed = descendants(os.getpid())[busy].computed_s
+    assert theirs.cores() - ours.cores() > 0.5 * computed / LOOKED_S > 0.0
+
+
+def test_what_every_system_does_by_itself_is_not_mentioned():
+    assert usage.told(usage.NOTICED * 0.9) is None
+    assert usage.told(1.04).startswith("others kept 1.0 of ")
+
+
+def test_a_time_beside_others_is_doubted():
+    quiet = EvalReport(Outcome.OK, Timing((1.0,)))
+    assert report_text.doubts(quiet) == []
+    (doubt,) = report_text.doubts(
+        EvalReport(Outcome.OK, Timing((1.0,)), checks={BUSY: "others kept 1.0 of 2 cores busy"})
+    )
+    assert "others kept 1.0 of 2 cores busy" in doubt
+
+
+def test_who_is_timed_goes_first_where_that_is_permitted(tmp_path):
+    permitted = subprocess.run([sys.executable, "-c", PERMITTED], capture_output=True).returncode == 0
+    with stationed(tmp_path) as station:
+        report = station.judge(EvalRequest(zoo.task_source("rms"), TELLS))
+    assert f"runs at {FIRST if permitted else 0}\n" in report.log + "\n", report

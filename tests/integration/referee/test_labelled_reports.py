@@ -1,0 +1,85 @@
+"""The labels of real candidates: what they are made of, what they take, and whether they are right elsewhere."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from integration.test_worker import forward
+
+from conformance.evaluator import KERNEL, REFERENCE, RIGHT, TASK
+from stark_worker.protocol.errors import Outcome
+from stark_worker.protocol.report import Kernels
+from stark_worker.protocol.request import Limits
+from worker_fixture import stationed
+
+
+@pytest.fixture(scope="module")
+def judge(tmp_path_factory):
+    with stationed(tmp_path_factory.mktemp("shared") / "cache") as station:
+        yield station.judge
+        assert station.left() == (set(), set())
+
+
+@pytest.fixture
+def label(judge):
+    def labelled(source: str, **changes):
+        report = judge(replace(RIGHT, candidate_source=source, labelled=True, **changes))
+        assert report.outcome is Outcome.OK, report.log
+        return report
+
+    return labelled
+
+
+def test_a_kernel_of_ones_own(label):
+    report = label(KERNEL, rival_source=TASK)
+    assert report.labels.kernels is Kernels.CUSTOM
+    assert 0 < report.labels.own_share <= 1
+    assert report.labels.precision == "fp32"
+    assert list(report.labels.other_shapes.values()) == ["right", "right"]
+    assert report.labels.first_call_ms > 0
+    assert report.profile is None
+    assert len(set(report.seeds.values())) == 11  # of the weights, and of the inputs and the calls of five cases
+
+
+def test_a_library_call(label):
+    labels = label(forward("return self.right(x)").replace("ctypes, ", "")).labels
+    assert (labels.kernels, labels.own_share) == (Kernels.LIBRARY, 0.0)
+
+
+@pytest.mark.parametrize(
+    ("body", "came"),
+    [
+        ("return self.right(x) if x.shape == (16, 64) else torch.zeros_like(x)", "wrong result"),
+        ("assert x.shape[0] == 16; return self.right(x)", "runtime error"),
+        ("time.sleep(60 * (x.shape[0] != 16)); return self.right(x)", "timeout"),
+        ("x.shape[0] == 16 or os._exit(1); return self.right(x)", "crash"),
+    ],
+)
+def test_one_that_is_right_for_one_shape_alone_is_ok_and_labelled(label, body, came):
+    labels = label(forward(body), limits=Limits(90.0, 8.0)).labels
+    assert list(labels.other_shapes.values()) == [came, came]
+
+
+def test_memory_that_is_kept_and_memory_that_is_passed_through(label):
+    keeping = "self.kept = getattr(self, 'kept', None) or [torch.ones(2**24)]"
+    little, kept, passing = (
+        label(forward(f"{first}; return self.right(x)")).labels.extra_memory_mb
+        for first in ("pass", keeping, "torch.ones(2**24)")
+    )
+    assert little < 20
+    assert 60 < kept < 90
+    assert 60 < passing < 90
+
+
+def test_low_precision_within_the_tolerance_asked_for(label):
+    labels = label(forward("return self.right(x.bfloat16().float())"), atol=0.1, rtol=0.1).labels
+    assert labels.precision == "bf16"
+
+
+def test_without_being_asked_only_what_costs_nothing(judge):
+    report = judge(REFERENCE)
+    assert report.labels.precision == "fp32"
+    assert report.labels.first_call_ms > 0
+    assert (report.labels.kernels, report.labels.other_shapes, report.seeds) == (None, {}, {})
+    assert judge(replace(RIGHT, candidate_source="")).labels is None

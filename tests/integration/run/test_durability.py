@@ -1,0 +1,18 @@
+"""A tenth of benchmarks/durability.py: real kills, a real server, a real store."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+from paths import ROOT
+
+BENCHMARK = ROOT / "benchmarks" / "durability.py"
+
+
+def test_nothing_is_lost_repeated_or_overspent_when_a_run_is_killed():
+    done = subprocess.run(
+        [sys.executable, str(BENCHMARK), "--kills", "20", "--seed", "1"], capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.stdout.count(": holds") == 3

@@ -1,0 +1,20 @@
+"""A small part of benchmarks/soak.py: what a warm worker has open, running and lying about stays the same."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+from paths import ROOT
+
+BENCHMARK = ROOT / "benchmarks" / "soak.py"
+
+
+def test_nothing_piles_up_in_a_warm_worker():
+    done = subprocess.run(
+        [sys.executable, str(BENCHMARK), "--evaluations", "30", "--every", "10"],
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.stdout.count(": holds") == 4

@@ -1,0 +1,36 @@
+"""The reference page says what the code says."""
+
+from __future__ import annotations
+
+import re
+
+from typer.main import get_command
+
+from paths import ROOT
+from stark.cli.main import app
+from stark.core.errors import StarkError
+from stark.report.reference_page import reference_page
+from stark.run.config import known_keys
+
+PAGE = ROOT / "docs" / "reference.md"
+
+
+def test_the_committed_page_is_what_the_code_says_today():
+    assert PAGE.read_text(encoding="utf-8") == reference_page(get_command(app)), (
+        "docs/reference.md is not what the code says; write it anew with scripts/reference and commit it."
+    )
+
+
+def test_every_setting_command_and_exit_code_is_on_it():
+    page = PAGE.read_text(encoding="utf-8")
+    for key in known_keys():
+        listed = re.sub(r"^roles\.\w+\.", "roles.*.", key)  # the four roles have the same settings
+        assert f"\n| `{listed}` | " in page, key
+    for command in get_command(app).commands:
+        assert f"### stark {command}\n" in page
+    for code in exit_codes(StarkError):
+        assert f"\n| {code} | " in page, code
+
+
+def exit_codes(error: type[StarkError]) -> set[int]:
+    return {error.exit_code}.union(*map(exit_codes, error.__subclasses__()))
