@@ -25,7 +25,7 @@ from stark_worker.protocol.report import Labels, Timing
 from stark_worker.protocol.request import EvalRequest, Score
 from stark_worker.referee.calls import write_job
 from stark_worker.referee.candidate import NOT_STARTED, START_S, Candidate
-from stark_worker.referee.check import Examiner, Look
+from stark_worker.referee.check import OutputChecker, Look
 from stark_worker.referee.labels import kernels_of, number
 from stark_worker.timing.device_clock import device_times, median_device_ms, told_by_device
 from stark_worker.timing.overhead import Overhead
@@ -57,9 +57,9 @@ class Trial:
     """One candidate before the referee."""
 
     def __init__(
-        self, request: EvalRequest, candidate: Candidate, reference: Reference, cache: str, is_rival: bool = False
+        self, request: EvalRequest, candidate: Candidate, reference: Reference, cache: str, is_opponent: bool = False
     ) -> None:
-        self._is_rival = is_rival
+        self._is_opponent = is_opponent
         self.seeds = {"weights": reference.construct_seed}
         self.on_host, self.loaded = reference.device.type == "cpu", False
         self.checks: dict[str, str] = {} if self.on_host else {"arithmetic": request.arithmetic}
@@ -72,7 +72,7 @@ class Trial:
         self.candidate = candidate
         self._request, self._reference = request, reference
         self._job = job = write_job(request, reference, candidate.folder, cache)
-        self._examiner = Examiner(job, reference)
+        self._examiner = OutputChecker(job, reference)
         self._left_s = request.limits.run_s
         self._filled = 0  # the place that was written last
         self._own: dict[int, list[torch.Tensor]] = {}
@@ -118,22 +118,22 @@ class Trial:
         self.check()
         wanted = self._overhead.burst_length(self._warm_up(), len(self._inputs))
         self.burst = self._longest_burst(wanted)
-        self.look_around()
+        self.recalibrate()
         self.compared = 0
 
-    def look_around(self) -> None:
+    def recalibrate(self) -> None:
         """Learn anew what a burst costs by itself, which depends on who else is on the device."""
         if self.burst > 1 and not self.on_host:
             self._overhead = self._overhead.with_candidate(self._empty([]))
 
-    def agree_with(self, rival: Trial) -> None:
-        """Have no more taken off a burst than a rival has: what a burst costs by itself, its own process tells."""
-        self._overhead = self._overhead.no_longer_than(rival._overhead)
+    def cap_overhead_at(self, opponent: Trial) -> None:
+        """Have no more taken off a burst than an opponent has: what a burst costs by itself, its own process tells."""
+        self._overhead = self._overhead.no_longer_than(opponent._overhead)
 
-    def begin_anew(self) -> None:
+    def restart_clock(self) -> None:
         """The same when others have come or gone, with all the time there was."""
         self._left_s = self._request.limits.run_s
-        self.look_around()
+        self.recalibrate()
 
     def labels(self, told: Told | None) -> Labels:
         """What kind of kernel it is, with what its own process told when it was profiled."""
@@ -413,7 +413,9 @@ class Trial:
             device_ms=None if self.on_host else told_by_device(device_ms, len(calls)),
             length=len(calls),
             launch_ms=launch_ms,
-            writing_ms=0.0 if self._is_rival and self.loaded else writing_ms,  # a rival gains nothing by being held up
+            writing_ms=0.0
+            if self._is_opponent and self.loaded
+            else writing_ms,  # an opponent gains nothing by being held up
         )
         return Called(sample, outputs, looks)
 
