@@ -13,7 +13,14 @@ import torch
 
 from stark_worker.correctness.weights import seed_generators
 
-NO_MEMORY = ("can't allocate memory", "std::bad_alloc", "CUDA error: out of memory", "CUDA out of memory")
+# torch's CPU allocator words it in the first way on x86-64 and in the second on ARM64.
+NO_MEMORY = (
+    "can't allocate memory",
+    "DefaultCPUAllocator: not enough memory",
+    "std::bad_alloc",
+    "CUDA error: out of memory",
+    "CUDA out of memory",
+)
 
 
 def forward(model: Callable[..., Any], arguments: list[Any], seed: int) -> Any:

@@ -11,15 +11,16 @@ from stark.models.playbook.fusion.kernel import Kernel
 from stark.models.playbook.moves import Moves
 from stark.models.playbook.trace.values import Value
 
+# Flags as Python expressions. The worker's machine decides about "wide", because the host may be of another kind.
 FLAGS = {
-    "relax": ["-fno-math-errno", "-fno-trapping-math", "-fno-signed-zeros"],
-    "wide": ["-mprefer-vector-width=512"],
-    "unroll": ["-funroll-loops", "-fassociative-math", "-fvariable-expansion-in-unroller"],
+    "relax": ['"-fno-math-errno"', '"-fno-trapping-math"', '"-fno-signed-zeros"'],
+    "wide": ['*(["-mprefer-vector-width=512"] if platform.machine() == "x86_64" else [])'],
+    "unroll": ['"-funroll-loops"', '"-fassociative-math"', '"-fvariable-expansion-in-unroller"'],
 }
 
 _MODULE = '''
 import ctypes
-
+%s
 import torch
 from torch.utils.cpp_extension import load_inline
 
@@ -49,21 +50,22 @@ library = ctypes.CDLL(
 def definitions(kernels: list[Kernel], moves: Moves, reused: Mapping[Value, Value], preamble: str) -> str:
     """Everything before the class: the C++ and how it is loaded."""
     flags = [
-        "-O3",
-        "-march=native",
-        "-fopenmp",
+        '"-O3"',
+        '"-march=native"',
+        '"-fopenmp"',
         *(flag for name, flags in FLAGS.items() if name in moves for flag in flags),
     ]
     if any(kernel.has("argmax") for kernel in kernels):
-        flags.append("-ffp-contract=off")  # a place is exact only where every value is rounded as PyTorch rounds it
+        flags.append('"-ffp-contract=off"')  # a place is exact only where every value is rounded as PyTorch rounds it
     functions = "\n".join(Function(kernel, moves, reused.get(kernel.sink)).text() for kernel in kernels)
     code = inline_functions(kernels, moves) + functions
     types = "\n".join(
         f"library.{kernel.name}.argtypes = [ctypes.c_void_p] * {len(kernel.leaves) + 1} + [ctypes.c_int64] * 2"
         for kernel in kernels
     )
-    shown = "[\n            " + "\n            ".join(f'"{flag}",' for flag in flags) + "\n        ]"
-    return _MODULE % (preamble, code, shown, types)
+    shown = "[\n            " + "\n            ".join(f"{flag}," for flag in flags) + "\n        ]"
+    imports = "import platform\n" if "wide" in moves else ""
+    return _MODULE % (imports, preamble, code, shown, types)
 
 
 def launch(kernel: Kernel, moves: Moves, leaves: list[str], result: str) -> list[str]:
