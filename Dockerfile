@@ -4,7 +4,7 @@
 #     docker run --gpus all -e ANTHROPIC_API_KEY -v "$PWD/runs:/project/runs" -v "$PWD/KernelBench:/project/KernelBench" \
 #         stark bench --grid configs/table-1.toml --kernelbench KernelBench --model anthropic:claude-sonnet-4-6
 #     docker run --gpus all --entrypoint python -v "$PWD/KernelBench:/project/KernelBench" \
-#         stark benchmarks/baselines.py --kernelbench KernelBench --subset representative
+#         stark benchmarks/studies/baselines.py --kernelbench KernelBench --subset representative
 ARG CUDA=13.0.1
 FROM nvidia/cuda:${CUDA}-devel-ubuntu24.04
 

@@ -27,7 +27,7 @@ COMPILING_S = 300
 SECONDS = 20  # to judge a candidate, whose extension is compiled already
 # There is one figure for each, taken one after the other: only a large difference is a gain.
 GAINED = 0.5
-BENCHMARKS = ROOT / "benchmarks"
+BENCHMARKS = ROOT / "benchmarks" / "perf"
 
 # A line with task, candidate, language and a folder for what it compiles comes in, one with the verdict goes out; a
 # candidate's own output goes elsewhere.
@@ -38,10 +38,10 @@ from pathlib import Path
 import torch
 
 sys.path.insert(0, sys.argv[1])
-import theirs
+import kernelbench_runner
 
 asked, torch.cuda.is_available = torch.cuda.is_available, lambda: False  # or the default of an argument starts CUDA
-evaluation = theirs.load(Path(sys.argv[2])).eval
+evaluation = kernelbench_runner.load(Path(sys.argv[2])).eval
 torch.cuda.is_available = asked
 
 def judge(task, candidate, backend, builds):

@@ -59,7 +59,7 @@ def _without_root(step: Callable[[], Any]) -> Any:
     syscalls.unshare(syscalls.NEW_MOUNTS)
     mounts.detach()
     places = [sys.prefix, sys.base_prefix, *sys.path, tempfile.gettempdir()]
-    mounts.open_ways(Path(place) for place in places if place)
+    mounts.expose_paths(Path(place) for place in places if place)
     os.setgroups([])
     os.setresgid(NOBODY, NOBODY, NOBODY)
     os.setresuid(NOBODY, NOBODY, NOBODY)

@@ -1,6 +1,6 @@
 """Exploits get what they deserve and honest kernels pass: the part that runs with every change.
 
-A fixed half of the exploits, and a few by ``benchmarks/trust.py``, which runs all, those that are known to get through
+A fixed half of the exploits, and a few by ``benchmarks/proofs/trust.py``, which runs all, those that are known to get through
 included.
 """
 
@@ -21,7 +21,7 @@ from stark.core.settings import EvaluationSettings
 from stark.evaluation.local import LocalEvaluator
 from stark_worker.protocol.errors import Outcome
 from stark_worker.protocol.request import Target
-from stark_worker.sandbox.levels import Level
+from stark_worker.protocol.isolation import Level
 
 ALL = [zoo.read(path) for path in sorted((zoo.HERE / "exploits").glob("*.py"))]
 STOPPED = {exploit.name: exploit for exploit in ALL if "cpu" in exploit.targets and exploit.known is None}
@@ -57,7 +57,7 @@ def test_the_exploit_gets_what_it_deserves(judge, name, alone):
 
 def run_benchmark(results: Path) -> subprocess.CompletedProcess[str]:
     names = [*QUICK, *QUICK_HONEST]
-    command = [sys.executable, "benchmarks/trust.py", "--part", "exploits", "--part", "honest", "--only", *names]
+    command = [sys.executable, "benchmarks/proofs/trust.py", "--part", "exploits", "--part", "honest", "--only", *names]
     environment = os.environ | {"STARK_RESULTS": str(results)}
     return subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True)
 

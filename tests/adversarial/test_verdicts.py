@@ -22,7 +22,7 @@ TRUE_MS = (2.0, 2.2, 1.9, 2.1, 2.0, 2.4, 2.0, 1.8, 2.1, 2.0)
 def report(*shares: float) -> EvalReport:
     """Of an exploit that took these shares of its true time, one after the other."""
     times = tuple(shares[i % len(shares)] * ms for i, ms in enumerate(TRUE_MS))
-    return EvalReport(Outcome.OK, Timing(times), rival=Timing(TRUE_MS))
+    return EvalReport(Outcome.OK, Timing(times), opponent=Timing(TRUE_MS))
 
 
 @pytest.mark.parametrize(
@@ -54,7 +54,7 @@ def test_only_a_doubtful_time_is_measured_again():
 
 
 def test_the_benchmark_fails_for_what_gets_through_unless_it_is_known_to(monkeypatch):
-    monkeypatch.syspath_prepend(ROOT / "benchmarks")
+    monkeypatch.syspath_prepend(ROOT / "benchmarks" / "proofs")
     trust = importlib.import_module("trust")
     stopped, fooled = {"verdict": "rejected"}, {"verdict": Verdict.FOOLED}
     assert trust.holds({"exploits": {"one": stopped, "two": fooled | {"known": "why"}}})

@@ -23,7 +23,7 @@ from typing import NamedTuple
 
 from stark_worker.protocol.errors import Outcome
 from stark_worker.protocol.report import EvalReport
-from stark_worker.protocol.request import EvalRequest, Limits, Target
+from stark_worker.protocol.request import Entry, EvalRequest, Limits, Target
 
 HERE = Path(__file__).parent
 ESCAPED, CHEAT = "ESCAPED", "CHEAT = True"
@@ -61,8 +61,8 @@ class Exploit:
         if not in_turns:
             return request
         if self.honest_source:
-            return replace(request, rival_source=self.honest_source, rival_entry="ModelNew")
-        return replace(request, rival_source=task)
+            return replace(request, opponent_source=self.honest_source, opponent_entry=Entry.CANDIDATE)
+        return replace(request, opponent_source=task)
 
     @property
     def honest_source(self) -> str | None:
@@ -106,10 +106,10 @@ class Share(NamedTuple):
 
 def true_share(report: EvalReport) -> Share | None:
     """The share of its true time that an exploit took; None where that was not taken."""
-    if report.timing is None or report.rival is None:
+    if report.timing is None or report.opponent is None:
         return None
-    low, high = report.timing.ratio_to(report.rival)
-    pairs = zip(report.timing.samples_ms, report.rival.samples_ms, strict=True)
+    low, high = report.timing.ratio_to(report.opponent)
+    pairs = zip(report.timing.samples_ms, report.opponent.samples_ms, strict=True)
     return Share(low, statistics.median(mine / true for mine, true in pairs), high)
 
 

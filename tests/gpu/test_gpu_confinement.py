@@ -23,7 +23,7 @@ found = confine(
 )
 ones = torch.ones(1000, 1000, device="cuda")
 assert float((ones @ ones).sum()) == 1e9
-assert found.level in ("strong", "standard"), found.missing
+assert found.level in ("strong", "standard"), found.gaps
 free = torch.cuda.mem_get_info()[0]
 assert torch.empty(free * 3 // 4, dtype=torch.uint8, device="cuda").is_cuda  # what is the device's is not limited
 assert torch.empty(2**28, dtype=torch.uint8).pin_memory().is_pinned()

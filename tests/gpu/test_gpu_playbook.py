@@ -1,7 +1,7 @@
 """The playbook's Triton on a real GPU: every example task with all moves is judged correct by the worker.
 
 Runs as the other tests here do. It needs pydantic besides, for the host part that writes the kernels, and is left out
-where that is missing; ``benchmarks/playbook.py --write`` then writes them elsewhere.
+where that is missing; ``benchmarks/studies/playbook.py --write`` then writes them elsewhere.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import pytest
 
 from stark_worker.protocol.errors import Outcome
 from stark_worker.protocol.request import EvalRequest, Limits, Target
-from worker_fixture import stationed
+from worker_fixture import running_worker
 
 pytest.importorskip("pydantic")
 
@@ -27,8 +27,8 @@ DEADLINE_S = 120.0
 
 @pytest.fixture(scope="module")
 def judge(tmp_path_factory):
-    with stationed(tmp_path_factory.mktemp("shared") / "cache", Target.TRITON) as station:
-        yield station.judge
+    with running_worker(tmp_path_factory.mktemp("shared") / "cache", Target.TRITON) as worker:
+        yield worker.judge
 
 
 @pytest.mark.parametrize("path", TASKS, ids=lambda path: path.stem)

@@ -9,15 +9,15 @@ import uuid
 import pytest
 
 from gpu.test_gpu_worker import KERNEL, LIMITS, SMALL
-from stark_worker.device.gpu_lock import Turns, identity
+from stark_worker.device.gpu_lock import GpuLock, gpu_identity
 from stark_worker.protocol.errors import Outcome
 from stark_worker.protocol.request import EvalRequest, Target
 from stark_worker.scheduler.worker import devices
-from worker_fixture import stationed
+from worker_fixture import running_worker
 
 
 def known_as(name: str) -> str:
-    return asyncio.run(identity(name, os.environ | {"CUDA_VISIBLE_DEVICES": name}))
+    return asyncio.run(gpu_identity(name, os.environ | {"CUDA_VISIBLE_DEVICES": name}))
 
 
 def test_a_gpu_has_one_identity_by_whatever_name():
@@ -33,13 +33,13 @@ def test_an_evaluation_waits_until_nobody_else_measures(tmp_path):
     request = EvalRequest(SMALL, KERNEL[Target.TRITON], target=Target.TRITON, limits=LIMITS)
 
     async def occupied() -> None:
-        async with Turns(known, name).alone():
+        async with GpuLock(known, name).hold():
             with pytest.raises(TimeoutError):
-                await asyncio.to_thread(station.judge, request, 20.0)
+                await asyncio.to_thread(worker.judge, request, 20.0)
 
-    with stationed(tmp_path / "cache", Target.TRITON) as station:
+    with running_worker(tmp_path / "cache", Target.TRITON) as worker:
         known = known_as(name)
         asyncio.run(occupied())
-        report = station.judge(request, 280.0)
+        report = worker.judge(request, 280.0)
         assert report.outcome is Outcome.OK, report.log
         assert "exclusive" not in report.checks

@@ -1,4 +1,4 @@
-"""The worker on a real GPU: one warm station, good and bad candidates in CUDA and Triton.
+"""The worker on a real GPU: one warm worker, good and bad candidates in CUDA and Triton.
 
 Needs torch with CUDA, triton, nvcc and pytest, and nothing else of the project. From the root of a checkout:
 
@@ -24,13 +24,13 @@ from stark_worker.protocol.baselines import MODES, baseline_source
 from stark_worker.protocol.codec import from_json, to_json
 from stark_worker.protocol.errors import MachineryFault, Outcome
 from stark_worker.protocol.report import DeviceFacts, EvalReport
-from stark_worker.protocol.request import EvalRequest, KernelBenchVersion, Limits, Precision, Score, Target
-from worker_fixture import stationed
+from stark_worker.protocol.request import Entry, EvalRequest, KernelBenchVersion, Limits, Precision, Score, Target
+from worker_fixture import running_worker
 
 TEMPLATES = Path(__file__).parents[2] / "src" / "stark" / "agents" / "templates"
 LIMITS = Limits(build_s=240.0, run_s=20.0)
 SHORT = Limits(build_s=15.0, run_s=3.0)  # of candidates that never end
-DEADLINE_S = 280.0  # of one evaluation: a station that does not answer fails one test, not all of them
+DEADLINE_S = 280.0  # of one evaluation: a worker that does not answer fails one test, not all of them
 LANGUAGES = [Target.CUDA, Target.TRITON]
 HIDDEN = 0.25  # milliseconds of launching a call that do not count, at most
 
@@ -249,17 +249,17 @@ SOURCES = {
 
 
 class Judge:
-    """A warm station, and what it keeps."""
+    """A warm worker, and what it keeps."""
 
-    def __init__(self, station, cache: Path) -> None:
-        self._station, self._cache = station, cache
+    def __init__(self, worker, cache: Path) -> None:
+        self._worker, self._cache = worker, cache
 
     def __call__(
         self,
         task: str,
         candidate: str,
         target: Target,
-        entry: str = "ModelNew",
+        entry: Entry = Entry.CANDIDATE,
         limits: Limits = LIMITS,
         precision: Precision = Precision.FP32,
     ) -> EvalReport:
@@ -271,7 +271,7 @@ class Judge:
         return report
 
     def ask(self, request: EvalRequest) -> EvalReport:
-        return self._station.judge(request, DEADLINE_S)
+        return self._worker.judge(request, DEADLINE_S)
 
     def built(self) -> list[Path]:
         return sorted(self._cache.iterdir())
@@ -285,14 +285,14 @@ class Judge:
         assert (report.outcome, said in report.log) == (outcome, True), report
         assert len(report.log) < 6_000
         assert took < limits.build_s + limits.run_s + 1.0
-        assert self._station.left() == (set(), set())
+        assert self._worker.left() == (set(), set())
 
 
 @pytest.fixture(scope="module")
 def judge(tmp_path_factory):
     cache = tmp_path_factory.mktemp("shared") / "cache"
-    with stationed(cache, Target.CUDA) as station:
-        judge = Judge(station, cache)
+    with running_worker(cache, Target.CUDA) as worker:
+        judge = Judge(worker, cache)
         for language in LANGUAGES:  # all is warm, and the right kernels are built; whether they are right is a test
             with contextlib.suppress(MachineryFault):
                 judge(SMALL, KERNEL[language], language)
@@ -303,7 +303,7 @@ def judge(tmp_path_factory):
 @pytest.mark.parametrize("language", [*LANGUAGES, None])
 def test_right_kernels_are_ok_whatever_they_are_written_in(judge, language, task):
     """None is the task's own model."""
-    source, entry = (KERNEL[language], "ModelNew") if language else (task, "Model")
+    source, entry = (KERNEL[language], Entry.CANDIDATE) if language else (task, Entry.REFERENCE)
     report = judge(task, source, language or Target.CUDA, entry)
     assert report.outcome is Outcome.OK, report.log
     assert report.timing
@@ -356,7 +356,7 @@ def test_what_max_autotune_had_compiled_for_it_is_not_compiled_again(judge):
     ("version", "said"), [(KernelBenchVersion.V01, "not flushed"), (KernelBenchVersion.HEAD, "fl")]
 )
 def test_kernelbenchs_first_version_leaves_the_cache_alone(judge, version, said):
-    request = EvalRequest(SMALL, SMALL, "Model", Target.CUDA, score=Score.KERNELBENCH, kernelbench_version=version)
+    request = EvalRequest(SMALL, SMALL, Entry.REFERENCE, Target.CUDA, score=Score.KERNELBENCH, kernelbench_version=version)
     report = judge.ask(request)
     assert report.outcome is Outcome.OK, report.log
     assert report.checks["cache"].startswith(said)
@@ -406,11 +406,11 @@ def test_what_was_built_is_found_again(judge):
 
 def test_a_rival_is_timed_beside_the_candidate(judge):
     request = EvalRequest(SMALL, KERNEL[Target.TRITON], target=Target.TRITON, limits=LIMITS)
-    report = judge.ask(replace(request, rival_source=SMALL))
+    report = judge.ask(replace(request, opponent_source=SMALL))
     assert report.outcome is Outcome.OK, report.log
-    assert report.rival
+    assert report.opponent
     assert report.timing
-    assert len(report.rival.samples_ms) == len(report.timing.samples_ms)
+    assert len(report.opponent.samples_ms) == len(report.timing.samples_ms)
 
 
 def test_a_candidate_may_return_the_same_memory_every_time(judge):
@@ -430,7 +430,7 @@ def test_huge_outputs_are_compared_in_part(judge):
 
 
 def test_the_time_is_that_of_device_events(judge):
-    """Roughly; benchmarks/evaluator.py compares with KernelBench's timer."""
+    """Roughly; benchmarks/perf/evaluator.py compares with KernelBench's timer."""
     report = judge(LARGE, KERNEL[Target.TRITON], Target.TRITON)
     assert report.timing
     device_ms = float(report.checks["clocks"].split()[1])
@@ -457,14 +457,14 @@ def test_a_profile_names_the_kernels(judge):
 
 def test_half_precision_and_dropout(judge):
     task = SMALL.replace("torch.relu(x * 2.0 + self.bias)", "nn.functional.dropout(x * 2.0 + self.bias)")
-    report = judge(task, task, Target.CUDA, "Model", precision=Precision.FP16)
+    report = judge(task, task, Target.CUDA, Entry.REFERENCE, precision=Precision.FP16)
     assert report.outcome is Outcome.OK, report.log
 
 
 @pytest.mark.parametrize("tf32", [False, True])
 def test_tf32_is_used_where_it_is_allowed_and_the_report_says_so(judge, tf32):
     task = SMALL.replace("torch.relu(x * 2.0 + self.bias)", "x @ self.bias.expand(64, 64)").replace("16,", "512,")
-    request = EvalRequest(task, task, entry="Model", target=Target.CUDA, limits=LIMITS, tf32=tf32)
+    request = EvalRequest(task, task, entry=Entry.REFERENCE, target=Target.CUDA, limits=LIMITS, tf32=tf32)
     report = judge.ask(request)
     assert report.outcome is Outcome.OK, report.log
     assert report.checks["arithmetic"] == f"fp32, torch {'with' if tf32 else 'without'} TF32"

@@ -16,7 +16,7 @@ from stark.core.errors import UsageError
 from stark.models.playbook.moves import MOVES
 from stark.run.methods import workflow_edges
 from stark_worker.protocol.errors import Outcome
-from stark_worker.sandbox.levels import Level
+from stark_worker.protocol.isolation import Level
 
 
 def test_the_page_on_prompts_lists_every_variable_with_its_meaning():
@@ -76,7 +76,7 @@ def test_the_image_has_what_the_commands_of_the_page_on_reproducing_need():
     page, image = (ROOT / "docs" / "reproduce.md").read_text(), (ROOT / "Dockerfile").read_text()
     copied = set(re.findall(r"^COPY (\w+) ", image, re.MULTILINE))
     named = set(re.findall(r"(?:python |--grid )(\w+/[\w.-]+)", page))
-    assert {"benchmarks/baselines.py", "configs/table-1.toml"} <= named
+    assert {"benchmarks/studies/baselines.py", "configs/table-1.toml"} <= named
     for file in named:
         assert (ROOT / file).exists(), file
         assert file.partition("/")[0] in copied, file

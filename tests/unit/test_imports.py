@@ -38,11 +38,12 @@ def test_the_worker_imports_torch_and_the_standard_library_only():
 
 
 def test_tasks_are_found_with_the_standard_library_only():
-    """benchmarks/baselines.py runs where there is nothing but torch."""
+    """benchmarks/studies/baselines.py runs where there is nothing but torch."""
     foreign = "torch pydantic pydantic_ai langgraph jinja2 rich typer tenacity numpy pyarrow"
     assert loaded("import stark.bench.task_sources", foreign) == ""
 
 
-def test_benchmarks_find_what_they_import():
-    modules = ", ".join(sorted(path.stem for path in BENCHMARKS.glob("*.py")))
-    subprocess.run([sys.executable, "-c", f"import {modules}"], cwd=BENCHMARKS, check=True)
+@pytest.mark.parametrize("folder", ["perf", "proofs", "studies"])
+def test_benchmarks_find_what_they_import(folder):
+    modules = ", ".join(sorted(path.stem for path in (BENCHMARKS / folder).glob("*.py")))
+    subprocess.run([sys.executable, "-c", f"import {modules}"], cwd=BENCHMARKS / folder, check=True)

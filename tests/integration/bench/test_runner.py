@@ -362,7 +362,7 @@ def test_loading_a_checkout_says_what_loads_and_what_does_not(tmp_path):
         file = tmp_path / "checkout" / f"{name}.py"
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_text(TASK)
-    words = [sys.executable, ROOT / "benchmarks" / "loading.py", tmp_path / "checkout", "--save"]
+    words = [sys.executable, ROOT / "benchmarks" / "perf" / "loading.py", tmp_path / "checkout", "--save"]
     for broken in ([], ["level4/1_EleutherAI-gpt-neo-2p7B_bs32_seq256"]):
         for name in broken:
             (tmp_path / "checkout" / f"{name}.py").write_text("class Model(")

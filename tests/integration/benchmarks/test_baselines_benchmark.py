@@ -1,4 +1,4 @@
-"""benchmarks/baselines.py: chunks that resume, deadlines, and what is admitted or marked."""
+"""benchmarks/studies/baselines.py: chunks that resume, deadlines, and what is admitted or marked."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from stark.core.task import Task
 from stark_worker.protocol.baselines import BASELINES, EAGER
 from stark_worker.protocol.errors import MachineryFault, Outcome, TaskFault
 from stark_worker.protocol.report import DEGENERATE, EvalReport, Timing
-from stark_worker.protocol.request import EvalRequest, KernelBenchVersion, Score, Target
+from stark_worker.protocol.request import Entry, EvalRequest, KernelBenchVersion, Score, Target
 
-SCRIPT = ROOT / "benchmarks" / "baselines.py"
+SCRIPT = ROOT / "benchmarks" / "studies" / "baselines.py"
 V01 = KernelBenchVersion.V01
 LIKE = EvalRequest("", "", target=Target.CPU)
 OK = EvalReport(Outcome.OK, Timing((1.0, 2.0, 3.0)))
@@ -63,7 +63,7 @@ def work(baselines, judge, rows, names=("one",), seconds=100.0, deadline_s=50.0,
 def test_every_baseline_is_judged_once(baselines):
     judge, rows = Judge(OK, OK, OK), {}
     assert work(baselines, judge, rows)
-    assert judge.asked == [("Model", False), ("ModelNew", False), ("ModelNew", True)]
+    assert judge.asked == [(Entry.REFERENCE, False), (Entry.CANDIDATE, False), (Entry.CANDIDATE, True)]
     assert [rows["one"][name]["median_ms"] for name in BASELINES] == [2.0, 2.0, 2.0]
     assert rows["one"]["verdict"] == "admitted"
     assert work(baselines, Judge(), rows)  # nobody is asked again
@@ -76,7 +76,7 @@ def test_a_call_whose_time_is_over_blames_nobody_and_the_next_one_goes_on(baseli
     assert not work(baselines, Judge(), rows, seconds=0.0)
     judge = Judge(OK, OK)
     assert work(baselines, judge, rows)
-    assert [entry for entry, _ in judge.asked] == ["ModelNew", "ModelNew"]
+    assert [entry for entry, _ in judge.asked] == [Entry.CANDIDATE, Entry.CANDIDATE]
 
 
 def test_a_deadline_is_reported_as_such_and_not_tried_again(baselines):

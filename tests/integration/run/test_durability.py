@@ -1,4 +1,4 @@
-"""A tenth of benchmarks/durability.py: real kills, a real server, a real store."""
+"""A tenth of benchmarks/proofs/durability.py: real kills, a real server, a real store."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import sys
 
 from paths import ROOT
 
-BENCHMARK = ROOT / "benchmarks" / "durability.py"
+BENCHMARK = ROOT / "benchmarks" / "proofs" / "durability.py"
 
 
 def test_nothing_is_lost_repeated_or_overspent_when_a_run_is_killed():

@@ -1,4 +1,4 @@
-"""A small part of benchmarks/soak.py: what a warm worker has open, running and lying about stays the same."""
+"""A small part of benchmarks/proofs/soak.py: what a warm worker has open, running and lying about stays the same."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import sys
 
 from paths import ROOT
 
-BENCHMARK = ROOT / "benchmarks" / "soak.py"
+BENCHMARK = ROOT / "benchmarks" / "proofs" / "soak.py"
 
 
 def test_nothing_piles_up_in_a_warm_worker():

@@ -1,4 +1,4 @@
-"""benchmarks/playbook.py: which state of the code each row was measured at, and what its means go over."""
+"""benchmarks/studies/playbook.py: which state of the code each row was measured at, and what its means go over."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from stark_worker.protocol.codec import to_json
 from stark_worker.protocol.errors import Outcome
 from stark_worker.protocol.report import EvalReport, Timing
 
-SCRIPT = ROOT / "benchmarks" / "playbook.py"
+SCRIPT = ROOT / "benchmarks" / "studies" / "playbook.py"
 TIMES = {EAGER: 6.0, COMPILED: 3.0, "ours": 2.0}
 
 

@@ -1,4 +1,4 @@
-"""benchmarks/policies.py: what it cannot make figures of is refused."""
+"""benchmarks/studies/policies.py: what it cannot make figures of is refused."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 
 from paths import ROOT
 
-SCRIPT = ROOT / "benchmarks" / "policies.py"
+SCRIPT = ROOT / "benchmarks" / "studies" / "policies.py"
 
 
 def study(*words: object) -> subprocess.CompletedProcess[str]:

@@ -25,7 +25,7 @@ from dataclasses import dataclass
 from random import Random
 from statistics import NormalDist
 
-from stark.core.tree import ROOT_ID, Node, Role, Tree
+from stark.core.tree import ROOT_ID, Attempt, Node, Role, Tree
 from stark_worker.protocol.errors import Outcome
 from stark_worker.protocol.report import EvalReport, Timing
 
@@ -80,7 +80,7 @@ class Simulation:
         self._ceiling = max(0.1, task.gauss(landscape.ceiling, 0.4))
         self._hidden = {ROOT_ID: self._look(0.0, task)}
         self.tree = Tree()
-        self.tree.add(Node(ROOT_ID, None, Role.REFERENCE, "root", EvalReport(Outcome.OK, Timing((1.0,)))))
+        self.tree.add(Node(ROOT_ID, None, Attempt(Role.REFERENCE, "root", EvalReport(Outcome.OK, Timing((1.0,))))))
 
     @property
     def best(self) -> float | None:
@@ -95,7 +95,7 @@ class Simulation:
         self._hidden[number] = hidden
         report = EvalReport(Outcome.OK, Timing((math.exp(-hidden.speed),))) if correct else FAILED
         role = Role.DEBUG if parent.failed else Role.CODE
-        self.tree.add(Node(number, parent.id, role, f"candidate {number}", report))
+        self.tree.add(Node(number, parent.id, Attempt(role, f"candidate {number}", report)))
 
     def _child(self, parent: Node) -> tuple[Hidden, bool]:
         land, rng, before = self._landscape, self._rng, self._hidden[parent.id]

@@ -1,6 +1,6 @@
 """How long a report on many stored runs takes.
 
-    python benchmarks/reporting.py [--runs 1000] [--attempts 30] [--save]
+    python benchmarks/perf/reporting.py [--runs 1000] [--attempts 30] [--save]
 
 The runs are written straight into a store, with sources, plans, prompts and a hundred timing samples per candidate as
 a real search leaves them; the report is made by the real command in a process of its own.
@@ -19,14 +19,17 @@ import time
 from contextlib import closing
 from pathlib import Path
 
+ROOT = Path(__file__).parents[2]
+sys.path[:0] = [str(ROOT / name) for name in ("benchmarks", "src")]
+
 import record
 
-from stark.bench.grid import make_grid, settings_maker
-from stark.bench.runner import record_of
+from stark.bench.grid import make_grid, settings_factory
+from stark.bench.runner import make_run_record
 from stark.core.chat import Message, Reply, Usage
 from stark.core.records import Call, Ending, RunRecord, Spend, TicketRecord
 from stark.core.task import Task
-from stark.core.tree import Node, Plan, Role
+from stark.core.tree import Attempt, Node, Plan, Role
 from stark.store.open import open_store
 from stark.store.sqlite import SqliteStore
 from stark_worker.protocol.errors import Outcome
@@ -41,19 +44,19 @@ FAILURES = (Outcome.COMPILE_ERROR, Outcome.WRONG_RESULT, Outcome.RUNTIME_ERROR)
 def fill(folder: Path, runs: int, attempts: int) -> None:
     tasks = [Task(f"level{1 + n % 3}/{n}_Task", SOURCE, "", 1 + n % 3, n) for n in range(runs // len(METHODS))]
     options = {"roles": {"model": "fakes:PretendModel"}, "budget": {"attempts": attempts}}
-    cells = make_grid(tasks, METHODS, [], 1, settings_maker(None, [], options))
+    cells = make_grid(tasks, METHODS, [], 1, settings_factory(None, [], options))
     rng = random.Random(0)
     with closing(open_store(folder, write=True)) as store:
         store.db.execute("PRAGMA synchronous = OFF")
         for cell in cells:
-            record = record_of(cell, DEVICE)
+            record = make_run_record(cell, DEVICE)
             store.create(record)
             search(store, record, attempts, rng)
             store.end(record.id, Ending("attempts"))
 
 
 def search(store: SqliteStore, record: RunRecord, attempts: int, rng: random.Random) -> None:
-    store.finish(record.id, Node(0, None, Role.REFERENCE, SOURCE, timed(1.0)))
+    store.finish(record.id, Node(0, None, Attempt(Role.REFERENCE, SOURCE, timed(1.0))))
     for number in range(1, attempts + 1):
         store.begin(record.id, TicketRecord(number, 0, number))
         for index, role in enumerate((Role.PLAN, Role.CODE)):
@@ -64,7 +67,9 @@ def search(store: SqliteStore, record: RunRecord, attempts: int, rng: random.Ran
             store.journal(record.id, store.reserve(record.id, number, index, Spend()), call)
         failed = rng.random() < 0.5
         report = EvalReport(rng.choice(FAILURES), log="error\n" * 100) if failed else timed(rng.lognormvariate(0, 0.5))
-        store.finish(record.id, Node(number, 0, Role.CODE, f"# {number}\n{SOURCE}", report, Plan("do it", SOURCE)))
+        store.finish(
+            record.id, Node(number, 0, Attempt(Role.CODE, f"# {number}\n{SOURCE}", report, Plan("do it", SOURCE)))
+        )
 
 
 def timed(median_ms: float) -> EvalReport:

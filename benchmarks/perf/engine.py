@@ -1,6 +1,6 @@
 """What the engine itself costs per attempt, with a model and an evaluator that answer at once.
 
-    python benchmarks/engine.py [--nodes 100 1000 10000] [--save]
+    python benchmarks/perf/engine.py [--nodes 100 1000 10000] [--save]
 
 A run is grown to each size; the figure is the time per attempt over the last hundred attempts, everything included:
 selection, windows, prompts, the graph, parsing, the anchor check, and the store with every commit on disk.
@@ -18,13 +18,13 @@ import tempfile
 import time
 from pathlib import Path
 
+ROOT = Path(__file__).parents[2]
+sys.path[:0] = [str(ROOT / name) for name in ("benchmarks", "src", "tests")]
+
 import record
 
-ROOT = Path(__file__).parents[1]
-sys.path.insert(0, str(ROOT / "tests"))
-
 from fakes import TASK
-from stark.core.records import Event
+from stark.core.records import Event, EventKind
 from stark.run import api
 from stark.run.config import load_settings
 
@@ -37,7 +37,7 @@ class Clock:
         self.rss_mb: dict[int, float] = {}
 
     def __call__(self, event: Event) -> None:
-        if event.kind == "landed":
+        if event.kind is EventKind.LANDED:
             self.landed.append(time.perf_counter())
             self.rss_mb[len(self.landed)] = _rss_mb()
 

@@ -1,8 +1,8 @@
 """Whether "faster" is ever said of nothing: a kernel is compared with itself, again and again.
 
-    python benchmarks/noise.py [--target cpu] [--pairs 200] [--beside 1] [--seconds 500] [--save]
+    python benchmarks/perf/noise.py [--target cpu] [--pairs 200] [--beside 1] [--seconds 500] [--save]
 
-A pair is one evaluation in which candidate and rival are the same source, each in a process of its own, timed in turns
+A pair is one evaluation in which candidate and opponent are the same source, each in its own process, timed in turns
 on the same inputs. Of 200 intervals of 99 % at most 5 may lie below 1, and at least 190 have to cover it. With --save
 a call goes on where the one before it was stopped by --seconds; with --beside so many other processes compute as well.
 """
@@ -20,7 +20,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "src"))
+ROOT = Path(__file__).parents[2]
+sys.path[:0] = [str(ROOT / name) for name in ("benchmarks", "src")]
 
 import record
 from kernels import gelu, gelu_task
@@ -28,8 +29,8 @@ from kernels import gelu, gelu_task
 from stark_worker.protocol.errors import Outcome
 from stark_worker.protocol.intervals import CONFIDENCE
 from stark_worker.protocol.report import BUSY, Timing
-from stark_worker.protocol.request import EvalRequest, Target
-from stark_worker.scheduler.worker import Station
+from stark_worker.protocol.request import Entry, EvalRequest, Target
+from stark_worker.scheduler.worker import Worker
 
 FASTER_MOST, COVERING_LEAST = 0.025, 0.95
 # Elements, for kernels of roughly 0.2 and 2 ms on the CPU, and 0.05 and 0.5 ms on a fast GPU: in bursts and one by one.
@@ -40,24 +41,26 @@ SIZES = {Target.CPU: (2**15, 2**19), Target.CUDA: GPU_SIZES, Target.TRITON: GPU_
 Pair = dict[str, Any]
 
 
-async def compare(station: Station, target: Target, size: int) -> Pair:
+async def compare(worker: Worker, target: Target, size: int) -> Pair:
     """One kernel beside itself."""
     kernel = gelu(target)
-    report = await station.judge(
-        EvalRequest(gelu_task(256, size // 256), kernel, target=target, rival_source=kernel, rival_entry="ModelNew")
+    report = await worker.judge(
+        EvalRequest(
+            gelu_task(256, size // 256), kernel, target=target, opponent_source=kernel, opponent_entry=Entry.CANDIDATE
+        )
     )
-    if report.outcome is not Outcome.OK or report.timing is None or report.rival is None:
+    if report.outcome is not Outcome.OK or report.timing is None or report.opponent is None:
         raise SystemExit(f"{size} elements: {report.outcome}\n{report.log}")
-    return pair_of(size, report.timing, report.rival) | {"told": report.checks.get(BUSY, "")}
+    return pair_of(size, report.timing, report.opponent) | {"told": report.checks.get(BUSY, "")}
 
 
-def pair_of(size: int, candidate: Timing, rival: Timing) -> Pair:
-    low, high = candidate.ratio_to(rival)
-    ratios = [round(mine / other, 5) for mine, other in zip(candidate.samples_ms, rival.samples_ms, strict=True)]
+def pair_of(size: int, candidate: Timing, opponent: Timing) -> Pair:
+    low, high = candidate.ratio_to(opponent)
+    ratios = [round(mine / other, 5) for mine, other in zip(candidate.samples_ms, opponent.samples_ms, strict=True)]
     return {
         "commit": record.commit(),
         "elements": size,
-        "median_ms": [candidate.median_ms, rival.median_ms],
+        "median_ms": [candidate.median_ms, opponent.median_ms],
         "low": low,
         "high": high,
         "ratios": ratios,
@@ -78,13 +81,13 @@ async def measure(target: Target, count: int, until: float, save: bool, name: st
     """Pairs, kept under a name."""
     sizes = SIZES[target]
     with tempfile.TemporaryDirectory(prefix="stark-noise-") as folder:
-        async with Station(target, Path(folder, "cache"), allow_weak_sandbox=True) as station:
-            device = "cpu" if target is Target.CPU else (await station.device()).name
+        async with Worker(target, Path(folder, "cache"), allow_weak_sandbox=True) as worker:
+            device = "cpu" if target is Target.CPU else (await worker.device()).name
             file = record.result_file("noise", device)
             results: dict[str, list[Pair]] = record.read(file).get("pairs", {}) if save else {}
             pairs = results.setdefault(name, [])
             while len(pairs) < count and time.monotonic() < until:
-                pairs.append(await compare(station, target, sizes[len(pairs) % len(sizes)]))
+                pairs.append(await compare(worker, target, sizes[len(pairs) % len(sizes)]))
                 print(f"{len(pairs)}: {pairs[-1]['low']:.4f} to {pairs[-1]['high']:.4f}", flush=True)
                 if save:
                     record.write(file, record.facts(device) | {"confidence": CONFIDENCE, "pairs": results})

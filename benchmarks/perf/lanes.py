@@ -1,6 +1,6 @@
 """How busy many runs keep one lane: the real benchmark loop, with delays in place of models and of the GPU.
 
-    python benchmarks/lanes.py [--runs 16] [--cells 48] [--attempts 6] [--save]
+    python benchmarks/perf/lanes.py [--runs 16] [--cells 48] [--attempts 6] [--save]
 
 A call takes 0.2 to 0.6 s and an evaluation 0.1 to 0.3 s, a hundredth of what they take in earnest. The share is the
 time in which the lane judged something, of the time from the first evaluation to the last.
@@ -17,15 +17,15 @@ from collections.abc import Sequence
 from pathlib import Path
 from random import Random
 
-import record
+ROOT = Path(__file__).parents[2]
+sys.path[:0] = [str(ROOT / name) for name in ("benchmarks", "src", "tests")]
 
-ROOT = Path(__file__).parents[1]
-sys.path.insert(0, str(ROOT / "tests"))
+import record
 
 from fakes import TASK, HashEvaluator, PretendModel, digest
 from stark.bench.grid import (
     make_grid,
-    settings_maker,
+    settings_factory,
 )
 from stark.bench.runner import run_grid
 from stark.core.chat import (
@@ -77,7 +77,7 @@ def measure(runs: int, cells: int, attempts: int) -> float:
         "budget": {"attempts": attempts},
     }
     tasks = [Task(f"task{number}", f"# task {number}\n{TASK}") for number in range(cells)]
-    grid = make_grid(tasks, ["stark"], [], 1, settings_maker(None, [], options))
+    grid = make_grid(tasks, ["stark"], [], 1, settings_factory(None, [], options))
     with tempfile.TemporaryDirectory() as folder:
         asyncio.run(run_grid(grid, Path(folder) / "store", runs, lambda cell, ending, standing: None))
     return busy_share(SPANS)

@@ -1,6 +1,6 @@
 """Whether the search matters: the method stark against best-of-K sampling, both with the playbook and equal attempts.
 
-    python benchmarks/search.py [--attempts 8] [--seeds 5] [--tasks NAME ...] [--minutes 25] [--save]
+    python benchmarks/studies/search.py [--attempts 8] [--seeds 5] [--tasks NAME ...] [--minutes 25] [--save]
 
 Both methods choose from the same moves: sampling stacks them at random, stark plans one after the other. A kernel is
 judged once for all runs, so that the methods differ by what they find and not by the clock's noise, and in turns with
@@ -16,19 +16,23 @@ import asyncio
 import hashlib
 import json
 import statistics
+import sys
 import tempfile
 import time
 from dataclasses import replace
 from pathlib import Path
 
+ROOT = Path(__file__).parents[2]
+sys.path[:0] = [str(ROOT / name) for name in ("benchmarks", "src")]
+
 import record
-from playbook import ROOT, TASKS
+from playbook import TASKS
 
 from stark.core.interfaces import Evaluator
 from stark.core.settings import Settings
 from stark.core.task import load_task
 from stark.evaluation.open import open_evaluator
-from stark.evaluation.requests import eval_request
+from stark.evaluation.requests import make_request
 from stark.evaluation.shared import SharedEvaluator
 from stark.run import api, assembly
 from stark.run.config import load_settings
@@ -63,11 +67,11 @@ class JudgedOnce(SharedEvaluator):
         return from_json(DeviceFacts, file.read_text())
 
     async def evaluate(self, request: EvalRequest, again: int = 0) -> EvalReport:
-        task, rival = request.task_source, None if request.entry == "Model" else request.task_source
-        report = await self._once(replace(request, profile_below_ms=0.0, rival_source=rival), again)
-        if report.timing and report.rival:
-            scale = self._reference_ms[task] / report.rival.median_ms
-            return replace(report, timing=_scaled(report.timing, scale), rival=_scaled(report.rival, scale))
+        task, opponent = request.task_source, None if request.is_reference else request.task_source
+        report = await self._once(replace(request, profile_below_ms=0.0, opponent_source=opponent), again)
+        if report.timing and report.opponent:
+            scale = self._reference_ms[task] / report.opponent.median_ms
+            return replace(report, timing=_scaled(report.timing, scale), opponent=_scaled(report.opponent, scale))
         if report.timing:
             self._reference_ms[task] = report.timing.median_ms
         return report
@@ -91,7 +95,7 @@ async def search(path: Path, method: str, seed: int, attempts: int, evaluator: E
     with tempfile.TemporaryDirectory() as folder:
         job = api.prepare(path, load_settings(sets=[*sets, "evaluation.final=false"]), Path(folder) / "run")
         with api.new_store(job.folder) as store:
-            record = assembly.unstarted(job, await evaluator.device())
+            record = assembly.new_run_record(job, await evaluator.device())
             store.create(record)
             return (await api.drive(assembly.assemble(record, store, evaluator, lambda event: None), [])).source
 
@@ -101,9 +105,9 @@ async def speedup(path: Path, source: str | None, evaluator: JudgedOnce) -> floa
     if source is None:
         return 1.0
     task = load_task(path)
-    request = eval_request(task, source, Settings().evaluation)
+    request = make_request(task, source, Settings().evaluation)
     reports = [await evaluator.evaluate(request, again) for again in range(1, 1 + JUDGED)]
-    ratios = [each.rival.median_ms / each.timing.median_ms for each in reports if each.timing and each.rival]
+    ratios = [each.opponent.median_ms / each.timing.median_ms for each in reports if each.timing and each.opponent]
     return statistics.median(ratios) if len(ratios) == JUDGED else 1.0
 
 

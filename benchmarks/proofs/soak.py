@@ -1,6 +1,6 @@
-"""Whether a warm worker stays as it is: many evaluations through one station, good and bad candidates in turn.
+"""Whether a warm worker stays as it is: many evaluations through one worker, good and bad candidates in turn.
 
-    python benchmarks/soak.py [--evaluations 1000] [--every 50] [--save]
+    python benchmarks/proofs/soak.py [--evaluations 1000] [--every 50] [--save]
 
 Counted in this process and everything below it: open files, processes, processes nobody waited for, files left in
 temporary folders, unfinished builds, and memory that no file backs. Memory is judged by its slope over the second half:
@@ -21,19 +21,20 @@ from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "src"))
+ROOT = Path(__file__).parents[2]
+sys.path[:0] = [str(ROOT / name) for name in ("benchmarks", "src")]
 
 import record
 
 from stark_worker.processes.process_tree import descendants
 from stark_worker.protocol.errors import Outcome
 from stark_worker.protocol.request import EvalRequest, Limits, Target
-from stark_worker.scheduler.worker import Station
+from stark_worker.scheduler.worker import Worker
 
 SLOPE_MB = 1.0  # the most that 1,000 evaluations may add
 JUDGED_FROM = 1_000  # fewer evaluations say nothing about a slope
 LOOKS, BETWEEN_S = 10, 0.1
-# A nursery waits for what has ended when it next starts something, so the last evaluation's may still be there.
+# A fork_server waits for what has ended when it next starts something, so the last evaluation's may still be there.
 ALLOWED_MORE = {"open_files": 0, "processes": 0, "zombies": 2, "temporary_files": 0}
 
 TASK = """
@@ -125,7 +126,7 @@ async def settled(evaluations: int, seconds: float, temporary: Path, cache: Path
 def look(evaluations: int, seconds: float, temporary: Path, cache: Path) -> Snapshot:
     found = descendants(os.getpid())
     alive = {os.getpid(): "host"} | {number: each.name for number, each in found.items() if each.state != "Z"}
-    memory: dict[str, float] = dict.fromkeys(("host", "stark-nursery", "stark-referee"), 0.0)
+    memory: dict[str, float] = dict.fromkeys(("host", "stark-forksrv", "stark-referee"), 0.0)
     for process, name in alive.items():
         if name in memory:
             memory[name] += own_memory_mb(process)
@@ -157,11 +158,11 @@ def open_files(process: int) -> int:
 async def soak(evaluations: int, every: int, temporary: Path, cache: Path) -> list[Snapshot]:
     snapshots: list[Snapshot] = []
     began = time.monotonic()
-    async with Station(Target.CPU, cache, allow_weak_sandbox=True) as station:
+    async with Worker(Target.CPU, cache, allow_weak_sandbox=True) as worker:
         for number in range(1, evaluations + 1):
             candidate, outcome = KINDS[(number - 1) % len(KINDS)]
             candidate = candidate.replace("NUMBER", str(number))
-            report = await station.judge(EvalRequest(TASK, candidate, limits=Limits(60.0, 30.0)))
+            report = await worker.judge(EvalRequest(TASK, candidate, limits=Limits(60.0, 30.0)))
             if report.outcome is not outcome:
                 raise SystemExit(f"evaluation {number}: {report.outcome} instead of {outcome}\n{report.log}")
             if number % every == 0:

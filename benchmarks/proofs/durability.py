@@ -1,6 +1,6 @@
 """Kill a run at random moments, again and again, and see whether anything was lost, repeated or overspent.
 
-    python benchmarks/durability.py [--kills 200] [--save]
+    python benchmarks/proofs/durability.py [--kills 200] [--save]
 
 A model server (a process of its own that keeps its own log) answers over HTTP; the run is a real process with a real
 store. Each life is ended by SIGKILL at a random moment and followed by a resume. Proven from the server's log:
@@ -29,16 +29,15 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-import record
-
-ROOT = Path(__file__).parents[1]
-sys.path.insert(0, str(ROOT / "tests"))
+ROOT = Path(__file__).parents[2]
+sys.path[:0] = [str(ROOT / name) for name in ("benchmarks", "src", "tests")]
 
 import langgraph.graph  # noqa: F401
+import record
 
 import stark.models.provider  # noqa: F401
 from fakes import TASK, answer, digest
-from stark.core.records import Event
+from stark.core.records import Event, EventKind
 from stark.core.tree import Node
 from stark.run import (
     api,
@@ -137,11 +136,11 @@ def _live(folder: Path, url: str, trial: Trial, at_work: Any) -> None:
     os.environ["OPENAI_API_KEY"] = "none"
 
     def listener(event: Event) -> None:
-        if event.kind == "asking":
+        if event.kind is EventKind.ASKING:
             at_work.set()
 
     if (folder / "run" / "stark.db").exists() and _read(folder)[0]:
-        asyncio.run(api.go_on(folder / "run", listener=listener))
+        asyncio.run(api.resume_run(folder / "run", listener=listener))
     else:
         asyncio.run(api.start(_job(folder, url, trial), listener))
 

@@ -1,9 +1,9 @@
 """What the playbook makes of the example tasks: eager, torch.compile and ours, measured one after the other.
 
-    python benchmarks/playbook.py [--attempts 12] [--tasks NAME ...] [--minutes 30] [--save]
-    python benchmarks/playbook.py --target triton --write DIR      # write kernels; a worker elsewhere judges them:
-    python -m stark_worker serve DIR --target triton               # ... there; needs torch and nothing else
-    python benchmarks/playbook.py --target triton --collect DIR --save
+    python benchmarks/studies/playbook.py [--attempts 12] [--tasks NAME ...] [--minutes 30] [--save]
+    python benchmarks/studies/playbook.py --target triton --write DIR   # writes kernels that another machine judges:
+    python -m stark_worker serve DIR --target triton                    # ... there; needs torch and nothing else
+    python benchmarks/studies/playbook.py --target triton --collect DIR --save
 
 Every run is kept under --folder: called again, it goes on with what is missing. Each row carries the commit it was
 measured at, shown where that is not the present one. Times are ratios within one task, from three evaluations in a row
@@ -16,16 +16,20 @@ import argparse
 import asyncio
 import json
 import statistics
+import sys
 import time
 from pathlib import Path
 from typing import Any
+
+ROOT = Path(__file__).parents[2]
+sys.path[:0] = [str(ROOT / name) for name in ("benchmarks", "src")]
 
 import record
 
 from stark.core.settings import EvaluationSettings, Settings
 from stark.core.task import Task, load_task
 from stark.evaluation.open import open_evaluator
-from stark.evaluation.requests import eval_request
+from stark.evaluation.requests import make_request
 from stark.models.playbook.codegen.candidate import write_candidate
 from stark.models.playbook.model import LANGUAGES
 from stark.models.playbook.moves import applicable, complete
@@ -37,8 +41,8 @@ from stark_worker.protocol.baselines import COMPILE_S, COMPILED, EAGER, baseline
 from stark_worker.protocol.codec import from_json, to_json
 from stark_worker.protocol.folder import PARTS, write_whole
 from stark_worker.protocol.report import EvalReport
+from stark_worker.protocol.request import Entry
 
-ROOT = Path(__file__).parents[1]
 TASKS = sorted((ROOT / "examples" / "tasks").glob("*.py"))
 OURS = "ours"
 COMMIT_FILE = "commit"  # beside requests: which code wrote them
@@ -49,7 +53,7 @@ def search(task: Path, folder: Path, attempts: int, method: str = "stark", seed:
     """One run with the playbook, begun or gone on with."""
     sets = [f"budget.attempts={attempts}", f"method={method}", f"seed={seed}", f"roles.model=playbook:{seed}"]
     if (folder / "stark.db").exists():
-        return asyncio.run(api.go_on(folder, api.change([f"budget.attempts={attempts}"])))
+        return asyncio.run(api.resume_run(folder, api.change([f"budget.attempts={attempts}"])))
     return asyncio.run(api.start(api.prepare(task, load_settings(sets=sets), folder)))
 
 
@@ -59,14 +63,14 @@ async def compare(task: Task, ours: str, settings: EvaluationSettings) -> dict[s
     async with open_evaluator(patient) as evaluator:
         found = {}
         for name, (source, entry) in candidates(task, ours).items():
-            found[name] = await evaluator.evaluate(eval_request(task, source, patient, entry))
+            found[name] = await evaluator.evaluate(make_request(task, source, patient, entry))
         return found
 
 
 def candidates(task: Task, ours: str | None) -> dict[str, tuple[str, str]]:
     """Sources and the classes in them, by name."""
     baselines = {name: baseline_source(task.source, name) for name in (EAGER, COMPILED)}
-    return baselines if ours is None else {**baselines, OURS: (ours, "ModelNew")}
+    return baselines if ours is None else {**baselines, OURS: (ours, Entry.CANDIDATE)}
 
 
 def measure(path: Path, folder: Path, attempts: int) -> dict[str, Any]:
@@ -134,10 +138,10 @@ def write(folder: Path, target: str, paths: list[Path]) -> None:
         sources = candidates(task, None)
         for moves in ladder(task.source, target):
             sources["+".join(sorted(moves))] = (
-                write_candidate(read_task(task.source), moves, LANGUAGES[target]), "ModelNew",
+                write_candidate(read_task(task.source), moves, LANGUAGES[target]), Entry.CANDIDATE,
             )  # fmt: skip
         for name, (source, entry) in sources.items():
-            request = to_json(eval_request(task, source, settings, entry))
+            request = to_json(make_request(task, source, settings, entry))
             write_whole(folder / "requests" / f"{path.stem}--{name.replace(' ', '_')}.json", request)
     write_whole(folder / COMMIT_FILE, record.commit())
 

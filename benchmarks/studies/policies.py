@@ -1,6 +1,6 @@
 """Which policy grows the best trees, on a simulated landscape (see landscape.py). A study, not a test.
 
-    python benchmarks/policies.py [--runs 1000] [--attempts 30] [--save]
+    python benchmarks/studies/policies.py [--runs 1000] [--attempts 30] [--save]
 
 The policies are the real ones, on the real tree; only what an attempt leads to is simulated. Every policy gets the same
 tasks. Reported per variation of the assumptions: the geometric mean of the best kernel's speed over the reference (1
@@ -14,9 +14,14 @@ import argparse
 import logging
 import math
 import statistics
+import sys
 import time
+from pathlib import Path
 from random import Random
 from typing import Any
+
+ROOT = Path(__file__).parents[2]
+sys.path[:0] = [str(ROOT / name) for name in ("benchmarks", "src")]
 
 import record
 from landscape import VARIATIONS, Landscape, Simulation

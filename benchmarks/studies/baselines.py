@@ -1,8 +1,9 @@
 """What tasks are compared with: eager and torch.compile on this machine, and whether each task tests anything.
 
-    python benchmarks/baselines.py --kernelbench PATH [--subset representative] [--only level1/26] [--target cuda]
-        [--score verified] [--kernelbench-version HEAD] [--tf32] [--seconds 500] [--deadline 300] [--save FILE]
-    python benchmarks/baselines.py --tasks PATH ...
+    python benchmarks/studies/baselines.py --kernelbench PATH [--subset representative] [--only level1/26]
+        [--target cuda] [--score verified] [--kernelbench-version HEAD] [--tf32] [--seconds 500]
+        [--deadline 300] [--save FILE]
+    python benchmarks/studies/baselines.py --tasks PATH ...
 
 Each task is admitted or marked with why not; its baselines are judged by the path of any candidate. A call begins
 nothing after --seconds, and the next one with the same file goes on; a file holds one score, and every figure in it
@@ -23,7 +24,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "src"))
+ROOT = Path(__file__).parents[2]
+sys.path[:0] = [str(ROOT / name) for name in ("benchmarks", "src")]
 
 import record
 
@@ -34,7 +36,7 @@ from stark_worker.protocol.baselines import BASELINES, EAGER, MODES, baseline_so
 from stark_worker.protocol.errors import MachineryFault, Outcome, TaskFault
 from stark_worker.protocol.report import DEGENERATE, EvalReport
 from stark_worker.protocol.request import EvalRequest, KernelBenchVersion, Limits, Score, Target
-from stark_worker.scheduler.worker import Station
+from stark_worker.scheduler.worker import Worker
 
 ADMITTED = "admitted"
 BROKEN, FAULT = "broken task", "fault"  # beside the outcomes of a report
@@ -115,7 +117,7 @@ def told(report: EvalReport) -> Row:
 def rules(like: EvalRequest) -> Row:
     """What a figure was judged by, as reports name it."""
     of = f" {like.kernelbench_version}" if like.score is Score.KERNELBENCH else ""
-    return {"score": f"{like.score}{of}", "tf32": like.with_tf32}
+    return {"score": f"{like.score}{of}", "tf32": like.allows_tf32}
 
 
 def stamp(like: EvalRequest) -> Row:
@@ -189,12 +191,12 @@ async def measure(options: argparse.Namespace, tasks: list[Task]) -> bool:
     kept = record.read(options.save) if options.save else {}
     like = request_like(options)
     with tempfile.TemporaryDirectory(prefix="stark-baselines-") as folder:
-        async with Station(options.target, Path(folder, "cache")) as station:
-            device = (await station.device()).name
+        async with Worker(options.target, Path(folder, "cache")) as worker:
+            device = (await worker.device()).name
             if kept:
                 check_kept(kept, {"device": device, "target": options.target, **rules(like)}, options.save)
             rows = kept.get("tasks", {})
-            session = Session(station.judge, like, options.seconds, options.deadline, rows)
+            session = Session(worker.judge, like, options.seconds, options.deadline, rows)
 
             def keep() -> None:
                 if options.save:

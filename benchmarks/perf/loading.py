@@ -1,6 +1,6 @@
 """Whether every task of a KernelBench checkout loads, by level, and whether the named subsets are complete.
 
-    python benchmarks/loading.py PATH_OF_CHECKOUT [--save]
+    python benchmarks/perf/loading.py PATH_OF_CHECKOUT [--save]
 
 What is saved names no file of the checkout but those that are refused; its digest says which checkout it was.
 """
@@ -15,6 +15,9 @@ from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
+
+ROOT = Path(__file__).parents[2]
+sys.path[:0] = [str(ROOT / name) for name in ("benchmarks", "src")]
 
 import record
 

@@ -1,6 +1,6 @@
 """How long an evaluation takes and whether its times agree, side by side with KernelBench's own evaluation.
 
-    python benchmarks/evaluator.py --kernelbench CHECKOUT --part a [--seconds 500] [--save]
+    python benchmarks/perf/evaluator.py --kernelbench CHECKOUT --part a [--seconds 500] [--save]
 
     a  inline CUDA, b  Triton: seconds from request to report, level 1 / 26 as it is and a small task
     c  20 different CUDA candidates of level 1 / 26 at once through one worker: evaluations per minute
@@ -30,15 +30,16 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "src"))
+ROOT = Path(__file__).parents[2]
+sys.path[:0] = [str(ROOT / name) for name in ("benchmarks", "src")]
 
 import record
 from kernels import gelu, gelu_task, task, timed_kernels
 
 from stark_worker.protocol.errors import Outcome
 from stark_worker.protocol.report import EvalReport, Timing
-from stark_worker.protocol.request import EvalRequest, Score, Target
-from stark_worker.scheduler.worker import Station
+from stark_worker.protocol.request import Entry, EvalRequest, Score, Target
+from stark_worker.scheduler.worker import Worker
 
 SAMPLES = {"ours": 3, "theirs": 1}
 AT_ONCE = {Target.CUDA: 20, Target.CPU: 4}
@@ -75,18 +76,18 @@ class Bench:
 
 
 @asynccontextmanager
-async def warm_station(target: Target) -> AsyncIterator[Station]:
+async def warm_worker(target: Target) -> AsyncIterator[Worker]:
     """A worker that has judged another task, has built nothing yet, and waits, as one does while a model writes."""
     with tempfile.TemporaryDirectory(prefix="stark-evaluator-") as folder:
-        async with Station(target, Path(folder, "cache"), allow_weak_sandbox=True) as station:
+        async with Worker(target, Path(folder, "cache"), allow_weak_sandbox=True) as worker:
             other = task("x * 2.0", 16, 16)
-            await judge(station, EvalRequest(other, other, "Model", target))
+            await judge(worker, EvalRequest(other, other, Entry.REFERENCE, target))
             await asyncio.sleep(REST_S)
-            yield station
+            yield worker
 
 
-async def judge(station: Station, request: EvalRequest) -> EvalReport:
-    report = await station.judge(request)
+async def judge(worker: Worker, request: EvalRequest) -> EvalReport:
+    report = await worker.judge(request)
     if report.outcome is not Outcome.OK:
         raise SystemExit(f"our side: {report.outcome}\n{report.log}")
     return report
@@ -97,13 +98,19 @@ def timing_of(report: EvalReport) -> Timing:
     return report.timing
 
 
-def request_for(source: str, candidate: str, target: Target, entry: str = "ModelNew") -> EvalRequest:
+def request_for(source: str, candidate: str, target: Target, entry: Entry = Entry.CANDIDATE) -> EvalRequest:
     return EvalRequest(source, candidate, entry, target, score=Score.KERNELBENCH)
 
 
 async def theirs(bench: Bench, order: dict[str, Any]) -> dict[str, Any]:
-    """What ``theirs.py`` answers in a process of its own, and how long all of that took."""
-    command = [sys.executable, "-W", "ignore", str(Path(__file__).with_name("theirs.py")), str(bench.kernelbench)]
+    """Run ``kernelbench_runner.py`` in a process of its own; return its answer and the seconds of it all."""
+    command = [
+        sys.executable,
+        "-W",
+        "ignore",
+        str(Path(__file__).with_name("kernelbench_runner.py")),
+        str(bench.kernelbench),
+    ]
     built = Path(tempfile.gettempdir(), "stark-theirs")  # where only times count, a second round builds nothing again
     settings = os.environ | ({"TORCH_EXTENSIONS_DIR": str(built)} if "kernels" in order else {})
     begin = time.perf_counter()
@@ -122,9 +129,9 @@ def side_by_side(bench: Bench, part: str, target: Target) -> Iterator[Step]:
     for name, source in bench.tasks().items():
 
         async def ours(source: str = source) -> dict[str, Any]:
-            async with warm_station(target) as station:
+            async with warm_worker(target) as worker:
                 begin = time.perf_counter()
-                report = await judge(station, request_for(source, candidate, target))
+                report = await judge(worker, request_for(source, candidate, target))
                 seconds = time.perf_counter() - begin
             return {
                 "evaluation_s": seconds,
@@ -152,9 +159,9 @@ def at_once(bench: Bench) -> Iterator[Step]:
             request_for(source, gelu(bench.target, threads), bench.target)
             for threads in range(32, 32 * (count + 1), 32)
         ]
-        async with warm_station(bench.target) as station:
+        async with warm_worker(bench.target) as worker:
             begin = time.perf_counter()
-            reports = await asyncio.gather(*(judge(station, request) for request in requests))
+            reports = await asyncio.gather(*(judge(worker, request) for request in requests))
             seconds = time.perf_counter() - begin
         return {
             "task": name,
@@ -172,10 +179,10 @@ def agreement(bench: Bench) -> Iterator[Step]:
     kernels = timed_kernels()
 
     async def ours() -> dict[str, list[float]]:
-        async with warm_station(Target.CUDA) as station:
+        async with warm_worker(Target.CUDA) as worker:
             reports = {
                 name: await judge(
-                    station, request_for(kernel["task"], kernel["candidate"], Target.CUDA, kernel["entry"])
+                    worker, request_for(kernel["task"], kernel["candidate"], Target.CUDA, Entry(kernel["entry"]))
                 )
                 for name, kernel in kernels.items()
             }

@@ -1,6 +1,6 @@
 """How long a candidate's extension takes to build from nothing: torch's own way against ours, in seconds.
 
-    python benchmarks/build.py [--samples 3] [--stock 1] [--save]
+    python benchmarks/perf/build.py [--samples 3] [--stock 1] [--save]
 
 Each sample is a fresh process with an empty cache, and counts from the call of ``load_inline`` to a module in hand.
 Once more with headers that were made ready, as they are from the second candidate with the same flags on. Ordinary
@@ -21,10 +21,10 @@ import time
 from pathlib import Path
 from typing import Any
 
-import record
+ROOT = Path(__file__).parents[2]
+sys.path[:0] = [str(ROOT / name) for name in ("benchmarks", "src")]
 
-ROOT = Path(__file__).parents[1]
-sys.path.insert(0, str(ROOT / "src"))
+import record
 
 CPP = """
 torch::Tensor add(torch::Tensor a, torch::Tensor b) {
@@ -94,9 +94,9 @@ def one(case: str, mode: str) -> float:
     with tempfile.TemporaryDirectory() as cache:
         shared = Path(cache, "shared")
         if mode == "ready":
-            extension.install(lambda asked: make_ready(asked, shared))
+            extension.install(lambda asked: precompile_headers(asked, shared))
             cpp_extension.load_inline("measured", **(CASES | SLIPS)[case])
-        extension.install(extension.from_cache_or_new(shared, Path(cache)), "stock" if mode == "stock" else "fast")
+        extension.install(extension.cached_builder(shared, Path(cache)), "stock" if mode == "stock" else "fast")
         begin = time.perf_counter()
         try:
             built = cpp_extension.load_inline("measured", **(CASES | SLIPS)[case])
@@ -116,11 +116,11 @@ def one(case: str, mode: str) -> float:
     return seconds
 
 
-def make_ready(extension: Any, shared: Path) -> None:
+def precompile_headers(extension: Any, shared: Path) -> None:
     """Have the headers in the cache with which an extension begins."""
     if key := extension.headers_key:
         (shared / key).mkdir(parents=True)
-        extension.make_headers(shared / key)
+        extension.precompile_headers(shared / key)
 
 
 def measure(case: str, mode: str, samples: int) -> list[float]:

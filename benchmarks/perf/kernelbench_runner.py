@@ -1,6 +1,6 @@
 """KernelBench's own evaluation and timer, from a checkout of the user's, in a process of its own.
 
-    python benchmarks/theirs.py CHECKOUT < order.json
+    python benchmarks/perf/kernelbench_runner.py CHECKOUT < order.json
 
 It prints one line of JSON last. Packages that KernelBench imports but its evaluation hardly uses (chat clients,
 progress bars, records, four functions of numpy) are stood in for where they are missing, so that a machine with

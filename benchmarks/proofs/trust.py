@@ -1,8 +1,8 @@
 """Whether the evaluator can be fooled, whether it lets honest kernels pass, and what a confined process cannot do.
 
-    python benchmarks/trust.py [--target cpu|cuda|triton] [--part exploits|honest|probes] [--seconds 540] [--fresh]
-        [--only NAME ...]
-    python benchmarks/trust.py --target cuda --part kernelbench --kernelbench PATH     before KernelBench's evaluator
+    python benchmarks/proofs/trust.py [--target cpu|cuda|triton] [--part exploits|honest|probes] [--seconds 540]
+        [--fresh] [--only NAME ...]
+    python benchmarks/proofs/trust.py --target cuda --part kernelbench --kernelbench PATH   # KernelBench's evaluator
 
 Every exploit of tests/adversarial is judged as a user's kernel would be; one that is accepted has to take the time of
 what it computes. Results are kept after each candidate, so that a run that was cut short goes on where it was; the
@@ -27,8 +27,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-ROOT = Path(__file__).parents[1]
-sys.path[:0] = [str(ROOT / "src"), str(ROOT / "tests")]
+ROOT = Path(__file__).parents[2]
+sys.path[:0] = [str(ROOT / name) for name in ("benchmarks", "src", "tests")]
 
 from record import commit, host, result_file
 
@@ -36,10 +36,10 @@ from adversarial import honest, honest_gpu, kernelbench, zoo
 from adversarial.processes import ROOT as IS_ROOT
 from adversarial.processes import as_ordinary_user
 from adversarial.zoo import ROUNDS, Share, Verdict
-from stark_worker.compiler.cache import default_cache
+from stark_worker.compiler.cache import default_cache_dir
 from stark_worker.doctor.escapes import (
     Probe,
-    probed,
+    probe_confinement,
 )
 from stark_worker.protocol.codec import ProtocolError
 from stark_worker.protocol.errors import (
@@ -53,8 +53,8 @@ from stark_worker.protocol.request import (
 )
 from stark_worker.sandbox.confine import confine
 from stark_worker.sandbox.levels import Confinement
-from stark_worker.scheduler.retry import judge_patiently
-from stark_worker.scheduler.worker import Station
+from stark_worker.scheduler.retry import judge_with_retries
+from stark_worker.scheduler.worker import Worker
 
 TRIES = 3
 HARMLESS = ("rejected", Verdict.TRUE_TIME)
@@ -92,13 +92,13 @@ class Record:
 class Judge:
     """Asks the evaluator, and compares with the true time."""
 
-    def __init__(self, station: Station, target: Target) -> None:
-        self._station, self._target = station, target
+    def __init__(self, worker: Worker, target: Target) -> None:
+        self._worker, self._target = worker, target
 
     async def report(self, request: EvalRequest) -> EvalReport | str:
         """The report, or what stopped the evaluator. Faults are tried again and told as the host does it."""
         try:
-            return await judge_patiently(self._station.judge, request, TRIES - 1)
+            return await judge_with_retries(self._worker.judge, request, TRIES - 1)
         except (MachineryFault, TaskFault, ProtocolError, OSError) as fault:
             return str(fault)
 
@@ -129,10 +129,10 @@ def _told(exploit: zoo.Exploit, report: EvalReport) -> Results:
         told["known"] = exploit.known
     if report.rule:
         told["rule"] = report.rule
-    if report.timing and report.rival:
-        told |= {"ms": round(report.timing.median_ms, 4), "true_ms": round(report.rival.median_ms, 4)}
-    if "rival" in report.checks:
-        told["rival"] = report.checks["rival"]
+    if report.timing and report.opponent:
+        told |= {"ms": round(report.timing.median_ms, 4), "true_ms": round(report.opponent.median_ms, 4)}
+    if "opponent" in report.checks:
+        told["opponent"] = report.checks["opponent"]
     if share := zoo.true_share(report):
         told["share"] = [round(bound, 4) for bound in share]
     return told
@@ -140,9 +140,9 @@ def _told(exploit: zoo.Exploit, report: EvalReport) -> Results:
 
 async def run(target: Target, parts: list[str], only: Collection[str], record: Record, until: float) -> bool:
     """Whether everything that was asked for was tried before the time was over."""
-    async with Station(target, default_cache()) as station:
-        judge = Judge(station, target)
-        record.data["device"] = (await station.device()).name
+    async with Worker(target, default_cache_dir()) as worker:
+        judge = Judge(worker, target)
+        record.data["device"] = (await worker.device()).name
         work = list(_work(target, parts, judge))
         if unknown := {*only} - {name for _, name, _, _ in work}:
             raise SystemExit(f"there is no {', '.join(sorted(unknown))} among {' and '.join(parts)} for {target}")
@@ -179,8 +179,10 @@ async def _honest(judge: Judge, request: EvalRequest) -> Results:
 def probe(record: Record, gpu: bool) -> None:
     """What confined processes of this user, and of an ordinary one, cannot do; with the GPU open where there is one."""
     confined = functools.partial(_confined, gpu)
-    attempts = {"as root": lambda: probed(confined)} if IS_ROOT else {}
-    for name, step in (attempts | {"as an ordinary user": lambda: as_ordinary_user(lambda: probed(confined))}).items():
+    attempts = {"as root": lambda: probe_confinement(confined)} if IS_ROOT else {}
+    for name, step in (
+        attempts | {"as an ordinary user": lambda: as_ordinary_user(lambda: probe_confinement(confined))}
+    ).items():
         achieved, found = step()
         record.data.setdefault("probes", {})[name] = _probes_told(achieved, found, KNOWN_WITH_GPU if gpu else set())
         record.save()
