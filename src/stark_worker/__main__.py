@@ -26,17 +26,17 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 
-from stark_worker.compiler.cache import default_cache
+from stark_worker.compiler.cache import default_cache_dir
 from stark_worker.doctor.doctor import examine
 from stark_worker.protocol import report_text
 from stark_worker.protocol.baselines import EAGER, MODES
 from stark_worker.protocol.codec import ProtocolError, from_json, to_json
 from stark_worker.protocol.errors import MachineryFault, TaskFault
 from stark_worker.protocol.findings import can_work
-from stark_worker.protocol.request import EvalRequest, Precision, Score, Target
-from stark_worker.scheduler.retry import judge_patiently, measured
+from stark_worker.protocol.request import Entry, EvalRequest, Precision, Score, Target
+from stark_worker.scheduler.retry import judge_with_retries, measure_baselines
 from stark_worker.scheduler.serve import serve
-from stark_worker.scheduler.worker import Station
+from stark_worker.scheduler.worker import Worker
 
 ALLOW_WEAK_HELP = "run candidates where they cannot be locked in as an ordinary user's should be"
 LACKING = INCORRECT = 1
@@ -47,44 +47,46 @@ BASELINES = {EAGER: EAGER, **{mode: name for name, mode in MODES.items()}}  # by
 async def judge_request(text: bytes, allow_weak_sandbox: bool) -> int:
     """What another program asks for."""
     request = from_json(EvalRequest, text)
-    async with Station(request.target, default_cache(), allow_weak_sandbox) as station:
-        print(to_json(await judge_patiently(station.judge, request)))
+    async with Worker(request.target, default_cache_dir(), allow_weak_sandbox) as worker:
+        print(to_json(await judge_with_retries(worker.judge, request)))
     return 0
 
 
-async def judge_files(station: Station, options: argparse.Namespace) -> int:
+async def judge_files(worker: Worker, options: argparse.Namespace) -> int:
     """A kernel and, to compare it with, the task's own model."""
     own = replace(_request(options), score=options.score)
-    reference = await judge_patiently(station.judge, own)
-    theirs = replace(own, candidate_source=options.candidate, entry="ModelNew", labelled=True)
-    report = await judge_patiently(station.judge, theirs)
-    print(to_json(report) if options.json else "\n".join(report_text.lines(report, reference)))
+    reference = await judge_with_retries(worker.judge, own)
+    theirs = replace(own, candidate_source=options.candidate, entry=Entry.CANDIDATE, with_labels=True)
+    report = await judge_with_retries(worker.judge, theirs)
+    print(to_json(report) if options.json else "\n".join(report_text.format_lines(report, reference)))
     return 0 if report.timing else INCORRECT
 
 
-async def baseline(station: Station, options: argparse.Namespace) -> int:
+async def baseline(worker: Worker, options: argparse.Namespace) -> int:
     """Tell each as it comes, compared with the first that could be timed."""
     first_ms = None
-    async for name, report in measured(station.judge, _request(options), [BASELINES[name] for name in options.only]):
+    async for name, report in measure_baselines(
+        worker.judge, _request(options), [BASELINES[name] for name in options.only]
+    ):
         line = json.dumps({"baseline": name, "report": json.loads(to_json(report))}, ensure_ascii=False)
         told = [
-            f"{name:<28}{report_text.verdict(report, first_ms)}",
-            *report_text.warnings(report),
-            *report_text.doubts(report),
+            f"{name:<28}{report_text.format_verdict(report, first_ms)}",
+            *report_text.task_warnings(report),
+            *report_text.timing_warnings(report),
         ]
         print(line if options.json else "\n".join(told), flush=True)
         first_ms = first_ms or (report.timing.median_ms if report.timing else None)
     return 0
 
 
-async def device(station: Station, _: argparse.Namespace) -> int:
+async def device(worker: Worker, _: argparse.Namespace) -> int:
     """What kernels for this target run on."""
-    print(to_json(await station.device()))
+    print(to_json(await worker.device()))
     return 0
 
 
-async def serve_folder(station: Station, options: argparse.Namespace) -> int:
-    await serve(options.folder, station)
+async def serve_folder(worker: Worker, options: argparse.Namespace) -> int:
+    await serve(options.folder, worker)
     return 0
 
 
@@ -98,8 +100,8 @@ async def work(options: argparse.Namespace) -> int:
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
     if options.command == "judge" and options.task is None:
         return await judge_request(sys.stdin.buffer.read(), options.allow_weak_sandbox)
-    async with Station(options.target, default_cache(), options.allow_weak_sandbox) as station:
-        return await COMMANDS[options.command](station, options)
+    async with Worker(options.target, default_cache_dir(), options.allow_weak_sandbox) as worker:
+        return await COMMANDS[options.command](worker, options)
 
 
 def doctor(target: Target, allow_weak_sandbox: bool, as_json: bool) -> int:
@@ -168,7 +170,7 @@ def _source(name: str) -> str:
 
 def _request(options: argparse.Namespace) -> EvalRequest:
     """The task's own model."""
-    return EvalRequest(options.task, options.task, "Model", target=options.target, precision=options.precision)
+    return EvalRequest(options.task, options.task, Entry.REFERENCE, target=options.target, precision=options.precision)
 
 
 def _fail(code: int, sentence: str) -> int:

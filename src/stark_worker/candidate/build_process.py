@@ -17,7 +17,7 @@ from stark_worker.processes.channel import Channel
 from stark_worker.processes.workdir import EXTENSION_FILE, LIBRARY_FOLDER, SOURCE_FILE
 from stark_worker.protocol.errors import Outcome
 from stark_worker.protocol.logs import LOG_CHARACTERS, describe
-from stark_worker.sandbox.confine import lock_in
+from stark_worker.sandbox.confine import enter_sandbox
 
 
 def read(channel: Channel) -> None:
@@ -38,7 +38,7 @@ def read(channel: Channel) -> None:
         return asked_for.load(Path(answer["library"]))
 
     order = channel.receive()
-    isolation = lock_in([Path(order["cache"])])
+    isolation = enter_sandbox([Path(order["cache"])])
     channel.send(did="locked", isolation=str(isolation))  # while there is nothing of the candidate's that could lie
     extension.install(make, order["mode"])
     try:
@@ -55,7 +55,7 @@ def compile_extension(channel: Channel) -> None:
     """Build one extension into our folder, or make the headers ready that it begins with."""
     order = channel.receive()
     asked = Path(order["home"], EXTENSION_FILE)
-    lock_in([asked.parent, Path(order["cache"])])
+    enter_sandbox([asked.parent, Path(order["cache"])])
     function, call = json.loads(asked.read_text(encoding="utf-8"))
     asked_for = extension.Extension(function, call, order["mode"], asked.parent)
     channel.send(did="named", key=asked_for.key, headers=asked_for.headers_key)
@@ -64,7 +64,7 @@ def compile_extension(channel: Channel) -> None:
     folder.mkdir()
     try:
         if wish["do"] == "headers":
-            asked_for.make_headers(folder)
+            asked_for.precompile_headers(folder)
         else:
             asked_for.build(folder, wish["ready"] and Path(wish["ready"]))
     except Exception as error:  # noqa: BLE001 - sources and flags are the candidate's

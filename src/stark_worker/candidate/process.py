@@ -16,23 +16,23 @@ from typing import Any
 
 import torch
 
-from stark_worker.candidate.profiler import own_share, table, where_time_goes
+from stark_worker.candidate.profiler import format_table, own_share, profile_call
 from stark_worker.compiler import extension
 from stark_worker.correctness.model import NO_MEMORY, forward, import_file
 from stark_worker.correctness.nested import layout, pack, tensors_in, unpack
-from stark_worker.correctness.weights import constructed, copy_weights
+from stark_worker.correctness.weights import construct_model, copy_weights
 from stark_worker.device import cuda
-from stark_worker.device.arena import Arena, Job, Spot, copy_plainly, dtype_name, host_arena
+from stark_worker.device.arena import Arena, Job, TensorSlot, copy_into, dtype_name, host_arena
 from stark_worker.device.cuda_arena import open_arena
 from stark_worker.processes.channel import Channel
 from stark_worker.processes.workdir import JOB_FILE, RESOURCES_FILE, SOURCE_FILE
 from stark_worker.protocol.codec import from_json
 from stark_worker.protocol.errors import Outcome, SandboxTooWeak
 from stark_worker.protocol.logs import cut, describe
-from stark_worker.sandbox.confine import lock_in
+from stark_worker.sandbox.confine import enter_sandbox
 from stark_worker.timing.clocks import Clock, DeviceClock
 
-Handed = tuple[Any, list[torch.Tensor], bool]  # the structure of a result, its tensors, and whether these are plain
+HandedOver = tuple[Any, list[torch.Tensor], bool]  # the structure of a result, its tensors, and whether these are plain
 
 
 def main(channel: Channel, arena_descriptor: int) -> None:
@@ -56,7 +56,7 @@ def main(channel: Channel, arena_descriptor: int) -> None:
             opened.append((job, host_arena(arena_descriptor, job.size), Clock()))
 
     try:
-        isolation = lock_in([Path(order["cache"])], order["gpu"], open_memory)
+        isolation = enter_sandbox([Path(order["cache"])], order["gpu"], open_memory)
     except SandboxTooWeak as refusal:
         channel.send(did="ready", refused=str(refusal))
         return
@@ -117,9 +117,9 @@ class Server:
         """Where the time goes in a call on the first place, what the compiler said of the kernels, and what the label
         of a report is made of."""
         source = self.source_file.read_text(encoding="utf-8")
-        rows = where_time_goes(lambda: forward(model, self.arguments[0], 0), self.job.device != "cpu", source)
+        rows = profile_call(lambda: forward(model, self.arguments[0], 0), self.job.device != "cpu", source)
         told = [place / RESOURCES_FILE for place in self._used]
-        texts = [table(rows), *(path.read_text(encoding="utf-8") for path in told if path.exists())]
+        texts = [format_table(rows), *(path.read_text(encoding="utf-8") for path in told if path.exists())]
         return {
             "profile": cut("\n".join(texts).strip()),
             "own_share": own_share(rows),
@@ -136,18 +136,18 @@ class Server:
         self.clock.start(gate)
         results = []
         for place, seed in calls:
-            results.append(_resolved(forward(model, self.arguments[place], seed)))
+            results.append(_resolve(forward(model, self.arguments[place], seed)))
             self.clock.lap()
         if self.job.device != "cpu":
             self.channel.send(did="launched")
         self.clock.stop()
         return results
 
-    def hand_over(self, calls: list[tuple[int, int]], results: list[Any]) -> list[Handed | None]:
+    def hand_over(self, calls: list[tuple[int, int]], results: list[Any]) -> list[HandedOver | None]:
         """Copy the results to where the referee reads them; None for one whose memory a later call took back, as CUDA
         graphs do.
         """
-        handed: list[Handed | None] = []
+        handed: list[HandedOver | None] = []
         for (place, _), result in zip(calls, results, strict=True):
             try:
                 handed.append(self._hand_over(place, result))
@@ -157,17 +157,17 @@ class Server:
                 handed.append(None)
         return handed
 
-    def _hand_over(self, number: int, result: Any) -> Handed:
+    def _hand_over(self, number: int, result: Any) -> HandedOver:
         tensors: list[torch.Tensor] = []
         packed = pack(result, tensors)
         plain = all(type(tensor) in (torch.Tensor, torch.nn.Parameter) and not vars(tensor) for tensor in tensors)
         spots = self.job.outputs[number]
-        if plain and len(tensors) == len(spots) and all(map(Spot.fits, spots, tensors)):
+        if plain and len(tensors) == len(spots) and all(map(TensorSlot.fits, spots, tensors)):
             for place, tensor in zip(self.places[number], tensors, strict=True):
-                copy_plainly(place, torch.Tensor.detach(tensor))
+                copy_into(place, torch.Tensor.detach(tensor))
         return packed, tensors, plain
 
-    def looks(self, calls: list[tuple[int, int]], handed: list[Handed | None]) -> list[dict[str, Any]]:
+    def looks(self, calls: list[tuple[int, int]], handed: list[HandedOver | None]) -> list[dict[str, Any]]:
         """What the results look like: all alike, if all is well."""
         looks: list[dict[str, Any]] = []
         for (place, _), each in zip(calls, handed, strict=True):
@@ -198,13 +198,13 @@ class Server:
         job = self.job
         self.clock.before_load()
         private = self.source_file.parent / "build"
-        extension.install(extension.from_cache_or_new(Path(job.cache), private, self._used), job.build.value)
+        extension.install(extension.cached_builder(Path(job.cache), private, self._used), job.build.value)
         entry = getattr(import_file("candidate", self.source_file), job.entry, None)
         if entry is None:
             raise AttributeError(f"The source defines no class {job.entry}.")
         # As in KernelBench a model is made on the host, where the generator gives the same weights everywhere.
         arguments = unpack(job.construct, [view.cpu() for view in self.arena.views(job.construct_tensors)])
-        model = constructed(entry, arguments, job.construct_seed, job.nontrivial)
+        model = construct_model(entry, arguments, job.construct_seed, job.nontrivial)
         if not isinstance(model, torch.nn.Module):
             return model, "seed"
         model = model.to(job.device, getattr(torch, job.dtype) if job.dtype != "float32" else None)
@@ -217,20 +217,20 @@ class Server:
             return step()
         except BaseException as error:  # noqa: BLE001 - a candidate can raise anything, SystemExit included
             log = describe(error, self.source_file)
-            self.channel.send(did="failed", outcome=_outcome(error, log, outcome), log=log)
+            self.channel.send(did="failed", outcome=_outcome_of(error, log, outcome), log=log)
             sys.exit()
 
 
-def _resolved(result: Any) -> Any:
+def _resolve(result: Any) -> Any:
     """A tensor that is yet to be conjugated or negated is not computed yet."""
     if isinstance(result, torch.Tensor):
         return result.resolve_conj().resolve_neg() if result.is_conj() or result.is_neg() else result
     if type(result) in (list, tuple):
-        return type(result)(map(_resolved, result))
-    return {key: _resolved(item) for key, item in result.items()} if type(result) is dict else result
+        return type(result)(map(_resolve, result))
+    return {key: _resolve(item) for key, item in result.items()} if type(result) is dict else result
 
 
-def _outcome(error: BaseException, log: str, otherwise: Outcome) -> Outcome:
+def _outcome_of(error: BaseException, log: str, otherwise: Outcome) -> Outcome:
     no_memory = isinstance(error, MemoryError | torch.cuda.OutOfMemoryError) or any(sign in log for sign in NO_MEMORY)
     if type(error).__module__.startswith("triton.compiler"):  # compiles when it is first called
         otherwise = Outcome.COMPILE_ERROR

@@ -20,7 +20,7 @@ from torch.profiler import ProfilerActivity
 
 from stark_worker.compiler.ptxas import LINES, NAME
 
-CALLS = 3
+PROFILED_CALLS = 3
 
 
 _IDENTIFIER = re.compile(r"\w+")
@@ -35,21 +35,21 @@ class Row:
     own: bool
 
 
-def where_time_goes(call: Callable[[], Any], gpu: bool, source: str) -> list[Row]:
+def profile_call(call: Callable[[], Any], gpu: bool, source: str) -> list[Row]:
     """The kernels of a GPU, or the operators of the host, that a call spends its time in; the longest first."""
     kinds = [ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if gpu else [])]
     with torch.profiler.profile(activities=kinds) as recorded:
         began = time.perf_counter()
-        for _ in range(CALLS):
+        for _ in range(PROFILED_CALLS):
             call()
-        took_ms = (time.perf_counter() - began) * 1e3 / CALLS
+        took_ms = (time.perf_counter() - began) * 1e3 / PROFILED_CALLS
         if gpu:
             torch.cuda.synchronize()
     rows = _kernels(recorded, source) if gpu else _operators(recorded, took_ms)
     return sorted(rows, key=lambda row: -row.ms)
 
 
-def table(rows: Sequence[Row]) -> str:
+def format_table(rows: Sequence[Row]) -> str:
     """The longest of them as text."""
     total = sum(row.ms for row in rows) or 1.0
     return "\n".join(f"{row.ms:9.4f} ms {row.ms / total:4.0%}  {row.what}" for row in rows[:LINES])
@@ -64,7 +64,11 @@ def _operators(recorded: torch.profiler.profile, took_ms: float) -> list[Row]:
     """Time of each operator without those it calls, and what is left: a kernel of one's own is no operator."""
     events = [event for event in recorded.key_averages() if event.device_type.name == "CPU"]
     rows = [
-        Row(event.self_cpu_time_total / 1e3 / CALLS, f"{event.key[:NAME]} x{event.count // CALLS}", False)
+        Row(
+            event.self_cpu_time_total / 1e3 / PROFILED_CALLS,
+            f"{event.key[:NAME]} x{event.count // PROFILED_CALLS}",
+            False,
+        )
         for event in events
     ]
     others_ms = max(took_ms - sum(row.ms for row in rows), 0.0)
@@ -80,12 +84,15 @@ def _kernels(recorded: torch.profiler.profile, source: str) -> list[Row]:
     times: dict[tuple[str, bool], float] = {}
     for event in events:
         if event.get("cat") == "kernel":
-            what = f"{event['name'][:NAME]} {_launch(event.get('args', {}))}", is_named_in(source, event["name"])
-            times[what] = times.get(what, 0.0) + event["dur"] / 1e3 / CALLS
+            what = (
+                f"{event['name'][:NAME]} {_format_launch(event.get('args', {}))}",
+                is_defined_in(source, event["name"]),
+            )
+            times[what] = times.get(what, 0.0) + event["dur"] / 1e3 / PROFILED_CALLS
     return [Row(ms, what, own) for (what, own), ms in times.items()]
 
 
-def is_named_in(source: str, kernel: str) -> bool:
+def is_defined_in(source: str, kernel: str) -> bool:
     """Whether a source defines a kernel, to go by the name alone that the device knows it by.
 
     The profiler's export writes ``Kernel`` for one whose name is ``kernel``.
@@ -95,7 +102,7 @@ def is_named_in(source: str, kernel: str) -> bool:
     return bool(name) and re.search(rf"(__global__[^;{{]*|def\s+)\b{name[-1]}\s*\(", source) is not None
 
 
-def _launch(facts: dict[str, Any]) -> str:
+def _format_launch(facts: dict[str, Any]) -> str:
     return (
         f"grid {facts.get('grid')} block {facts.get('block')}, {facts.get('registers per thread')} registers, "
         f"{facts.get('shared memory')} bytes shared, occupancy {facts.get('est. achieved occupancy %')} %"

@@ -20,15 +20,15 @@ import torch
 
 from stark_worker.protocol.request import EvalRequest, KernelBenchVersion, Precision, Score
 
-OWN_ERRORS = 4.0
-WORST_SHARE = 1e-2  # of the spread: beyond it the reference's own error says nothing but that it is unstable
+OWN_ERROR_FACTOR = 4.0
+MAX_SPREAD_SHARE = 1e-2  # of the spread: beyond it the reference's own error says nothing but that it is unstable
 PIECES = 256
 # How many pieces, and how many elements in one at least, since fewer are slow, and at most.
-ON_HOST, ON_DEVICE = (PIECES, 2**18, 2**24), (PIECES // 4, 2**23, 2**25)
-SHOWN = 5
+HOST_PIECES, DEVICE_PIECES = (PIECES, 2**18, 2**24), (PIECES // 4, 2**23, 2**25)
+MISMATCHES_SHOWN = 5
 # What is smaller has no digits left, or counts as zero in many a kernel.
-LEAST = {Precision.FP32: 2.0**-126, Precision.BF16: 2.0**-126, Precision.FP16: 2.0**-24}
-SAMPLED, DISPROPORTION = 2**16, 1_000.0
+MIN_TOLERANCE = {Precision.FP32: 2.0**-126, Precision.BF16: 2.0**-126, Precision.FP16: 2.0**-24}
+SPREAD_SAMPLE_SIZE, OUTLIER_RATIO = 2**16, 1_000.0
 
 
 @dataclass(frozen=True)
@@ -44,7 +44,7 @@ class Rules:
         return cls(request.kernelbench_version, request.atol, request.rtol)
 
 
-PLAIN = Rules()
+DEFAULT_RULES = Rules()
 
 
 @dataclass(frozen=True)
@@ -79,8 +79,12 @@ def spread(tensor: torch.Tensor) -> float:
     What a mask sets to -1e9 would hide any error beside it.
     """
     tensor = as_real(tensor)
-    limit = _in_proportion(tensor)
-    if tensor.dtype in (torch.float32, torch.float64) and tensor.numel() < 2**31 and _largest(tensor) <= limit:
+    limit = _outlier_limit(tensor)
+    if (
+        tensor.dtype in (torch.float32, torch.float64)
+        and tensor.numel() < 2**31
+        and _largest_magnitude(tensor) <= limit
+    ):
         return float(tensor.std()) if tensor.numel() > 1 else 0.0
     count, mean, squares = 0, 0.0, 0.0  # of the pieces so far; squares: summed around the mean
     for _, piece in pieces(tensor):
@@ -95,14 +99,14 @@ def spread(tensor: torch.Tensor) -> float:
     return math.sqrt(squares / (count - 1)) if count > 1 else 0.0
 
 
-def _in_proportion(tensor: torch.Tensor) -> float:
+def _outlier_limit(tensor: torch.Tensor) -> float:
     """How large a value can be beside the smaller ones that are not zero, of which a sample is looked at."""
-    sample = tensor.flatten()[:: -(-max(tensor.numel(), 1) // SAMPLED)].to(torch.float64).abs()
+    sample = tensor.flatten()[:: -(-max(tensor.numel(), 1) // SPREAD_SAMPLE_SIZE)].to(torch.float64).abs()
     sample = sample[(sample > 0) & sample.isfinite()]
-    return DISPROPORTION * float(sample.quantile(0.25)) if sample.numel() else math.inf
+    return OUTLIER_RATIO * float(sample.quantile(0.25)) if sample.numel() else math.inf
 
 
-def _largest(tensor: torch.Tensor) -> float:
+def _largest_magnitude(tensor: torch.Tensor) -> float:
     """NaN where there is one."""
     return max(map(abs, map(float, tensor.aminmax()))) if tensor.numel() and all_finite(tensor) else math.nan
 
@@ -145,7 +149,7 @@ def bits(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def tolerance(
-    expected: torch.Tensor, own_error: float, precision: Precision, score: Score, rules: Rules = PLAIN
+    expected: torch.Tensor, own_error: float, precision: Precision, score: Score, rules: Rules = DEFAULT_RULES
 ) -> Tolerance:
     """How far from ``expected`` a value may be."""
     expected = as_real(expected)
@@ -157,7 +161,7 @@ def tolerance(
     atol = rtol = 1e-2 if loose else 1e-4
     if score is Score.VERIFIED and rules.atol is None:
         width = spread(expected)
-        atol = max(atol * width, min(OWN_ERRORS * own_error, WORST_SHARE * width), LEAST[precision])
+        atol = max(atol * width, min(OWN_ERROR_FACTOR * own_error, MAX_SPREAD_SHARE * width), MIN_TOLERANCE[precision])
     return Tolerance(atol if rules.atol is None else rules.atol, rtol if rules.rtol is None else rules.rtol)
 
 
@@ -165,15 +169,15 @@ def mismatch(got: torch.Tensor, expected: torch.Tensor, allowed: Tolerance, piec
     """None when the two agree, otherwise a few lines on how they differ. ``piece``: how many elements at a time."""
     got, expected = as_real(got), as_real(expected)
     if got.shape != expected.shape or got.is_floating_point() != expected.is_floating_point():
-        return f"is {_kind(got)}, expected {_kind(expected)}"
-    if got.numel() == 0 or (expected.is_floating_point() and _all_near(got, expected, allowed.atol, piece)):
+        return f"is {_format_kind(got)}, expected {_format_kind(expected)}"
+    if got.numel() == 0 or (expected.is_floating_point() and _is_all_close(got, expected, allowed.atol, piece)):
         return None
-    found = _survey(got, expected, allowed, piece)
-    return _tell(found, got, expected, allowed) if found.wrong else None
+    found = _find_mismatches(got, expected, allowed, piece)
+    return _format_mismatches(found, got, expected, allowed) if found.wrong else None
 
 
 @dataclass(frozen=True)
-class _Found:
+class _Mismatches:
     """What is wrong in how many places, and the first of these."""
 
     wrong: int
@@ -181,7 +185,7 @@ class _Found:
     places: list[list[int]]
 
 
-def _all_near(got: torch.Tensor, expected: torch.Tensor, atol: float, piece: int | None) -> bool:
+def _is_all_close(got: torch.Tensor, expected: torch.Tensor, atol: float, piece: int | None) -> bool:
     """The common case, and cheap: no error beyond the absolute tolerance. A NaN is never near."""
     worst = torch.zeros((), dtype=_working_type(expected), device=expected.device)
     for mine, theirs in _pairs(got, expected, piece):
@@ -190,22 +194,22 @@ def _all_near(got: torch.Tensor, expected: torch.Tensor, atol: float, piece: int
     return bool(worst <= atol)
 
 
-def _survey(got: torch.Tensor, expected: torch.Tensor, allowed: Tolerance, piece: int | None) -> _Found:
+def _find_mismatches(got: torch.Tensor, expected: torch.Tensor, allowed: Tolerance, piece: int | None) -> _Mismatches:
     wrong = torch.zeros((), dtype=torch.int64, device=expected.device)
     unwritten = torch.zeros_like(wrong)
     places: list[list[int]] = []
-    dimension, begin = _lengthwise(expected), 0
+    dimension, begin = _split_dimension(expected), 0
     for mine, theirs in _pairs(got, expected, piece):
         differs = _differs(mine, theirs, allowed)
         wrong += differs.count_nonzero()  # a sum would widen all of it first
         if mine.is_floating_point():
             unwritten += mine.isnan().logical_and_(differs).count_nonzero()
-        if len(places) < SHOWN:
-            for index in _first(differs, SHOWN - len(places)):
+        if len(places) < MISMATCHES_SHOWN:
+            for index in _first(differs, MISMATCHES_SHOWN - len(places)):
                 index[dimension : dimension + 1] = [place + begin for place in index[dimension : dimension + 1]]
                 places.append(index)
         begin += mine.shape[dimension] if mine.ndim else 0
-    return _Found(int(wrong), int(unwritten), places)
+    return _Mismatches(int(wrong), int(unwritten), places)
 
 
 def _first(differs: torch.Tensor, count: int) -> list[list[int]]:
@@ -247,7 +251,7 @@ def _working_type(tensor: torch.Tensor) -> torch.dtype:
     return torch.float32 if narrow else torch.float64
 
 
-def _lengthwise(tensor: torch.Tensor) -> int:
+def _split_dimension(tensor: torch.Tensor) -> int:
     """The dimension to cut along: the first that gives enough pieces, otherwise the longest."""
     enough = [dimension for dimension in range(tensor.ndim) if tensor.shape[dimension] >= PIECES]
     return enough[0] if enough else max(range(tensor.ndim), key=lambda each: tensor.shape[each], default=0)
@@ -258,7 +262,7 @@ def _pairs(
 ) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
     """Views of both, piece by piece along one dimension: no stride, and no pair of strides, needs a copy."""
     for (begin, length), theirs in pieces(expected, piece):
-        yield (got.narrow(_lengthwise(expected), begin, length) if got.ndim else got), theirs
+        yield (got.narrow(_split_dimension(expected), begin, length) if got.ndim else got), theirs
 
 
 def pieces(tensor: torch.Tensor, piece: int | None = None) -> Iterator[tuple[tuple[int, int], torch.Tensor]]:
@@ -268,9 +272,9 @@ def pieces(tensor: torch.Tensor, piece: int | None = None) -> Iterator[tuple[tup
     if tensor.ndim == 0:
         yield (0, 1), tensor
         return
-    dimension = _lengthwise(tensor)
+    dimension = _split_dimension(tensor)
     length = tensor.shape[dimension]
-    count, fewest, most = ON_DEVICE if tensor.is_cuda else ON_HOST
+    count, fewest, most = DEVICE_PIECES if tensor.is_cuda else HOST_PIECES
     size = piece or min(max(tensor.numel() // count, fewest), most)
     rows = max(1, size * length // tensor.numel())
     for begin in range(0, length, rows):
@@ -278,7 +282,7 @@ def pieces(tensor: torch.Tensor, piece: int | None = None) -> Iterator[tuple[tup
         yield (begin, taken), tensor.narrow(dimension, begin, taken)
 
 
-def _tell(found: _Found, got: torch.Tensor, expected: torch.Tensor, allowed: Tolerance) -> str:
+def _format_mismatches(found: _Mismatches, got: torch.Tensor, expected: torch.Tensor, allowed: Tolerance) -> str:
     share, error = found.wrong / got.numel(), largest_error(got, expected)
     lines = [
         f"{found.wrong} of {got.numel()} values ({share:.2%}) are wrong; largest error {error:.6g}"
@@ -288,14 +292,14 @@ def _tell(found: _Found, got: torch.Tensor, expected: torch.Tensor, allowed: Tol
         lines.append(f"{found.unwritten} values are NaN or were never written")
     for place in found.places:
         index = tuple(place)
-        lines.append(f"  at {place}: got {_number(got[index])}, expected {_number(expected[index])}")
+        lines.append(f"  at {place}: got {_format_number(got[index])}, expected {_format_number(expected[index])}")
     return "\n".join(lines)
 
 
-def _kind(tensor: torch.Tensor) -> str:
+def _format_kind(tensor: torch.Tensor) -> str:
     return f"{str(tensor.dtype).removeprefix('torch.')}{list(tensor.shape)}"
 
 
-def _number(value: torch.Tensor) -> str:
+def _format_number(value: torch.Tensor) -> str:
     number = value.item()
     return f"{number:.7g}" if isinstance(number, float) and math.isfinite(number) else str(number)

@@ -1,7 +1,7 @@
 """Whether a task tests anything: before money is spent on it, answers that compute nothing are put to its check.
 
 An answer counts as accepted when it passes every case a candidate would be tried on, by the same comparison. A task
-is admitted by this test and not by a list, for what is degenerate depends on the score.
+is with_degenerate_reasons by this test and not by a list, for what is degenerate depends on the score.
 """
 
 from __future__ import annotations
@@ -12,42 +12,42 @@ import torch
 
 from stark_worker.correctness.compare import is_inexact, pieces
 from stark_worker.correctness.reference import Case, Reference
-from stark_worker.correctness.rounding import difference
+from stark_worker.correctness.rounding import find_difference
 
 Answer = Callable[[Case], list[torch.Tensor] | None]
 
 
-def admit(reference: Reference) -> list[str]:
-    """Why the task is degenerate, one sentence for each reason; none when it is admitted.
+def degenerate_reasons(reference: Reference) -> list[str]:
+    """Why the task is degenerate, one sentence for each reason; none when it is with_degenerate_reasons.
 
     Of the cases one at a time is in memory, which a single one may nearly fill.
     """
-    standing, repeats = _idle_answers(reference), None
+    remaining, repeats = _trivial_answers(reference), None
     for case in reference.cases():
         if repeats is None:
-            repeats = _passes(reference, case, reference.run(reference.model, case.inputs, case.seed))
-        standing = [(why, answer) for why, answer in standing if _passes(reference, case, answer(case))]
+            repeats = _is_accepted(reference, case, reference.run(reference.model, case.inputs, case.seed))
+        remaining = [(why, answer) for why, answer in remaining if _is_accepted(reference, case, answer(case))]
         del case  # before the next one is drawn
-        if not standing:
+        if not remaining:
             break
-    reasons = [why for why, _ in standing]
+    reasons = [why for why, _ in remaining]
     if not repeats:
         reasons.append("The reference's own answer, computed again for the same inputs, is refused.")
     return reasons
 
 
-def _idle_answers(reference: Reference) -> list[tuple[str, Answer]]:
+def _trivial_answers(reference: Reference) -> list[tuple[str, Answer]]:
     other = _answer_for_another_input(reference)
     answers: list[tuple[str, Answer]] = [
         (
             "Zeros are accepted as the answer.",
-            lambda case: [_constant(0, *pair) for pair in zip(case.expected, reference.outputs, strict=True)],
+            lambda case: [_constant_answer(0, *pair) for pair in zip(case.expected, reference.outputs, strict=True)],
         ),
-        ("The mean of the output is accepted in place of every value.", lambda case: _mean(case, reference)),
+        ("The mean of the output is accepted in place of every value.", lambda case: _mean_answer(case, reference)),
         ("The answer for another input is accepted, so the output hardly depends on the input.", lambda _: other),
     ]
     for number in range(len(reference.first.inputs)):
-        answers.append((f"Input {number} itself is accepted as the answer.", _passed_through(number)))
+        answers.append((f"Input {number} itself is accepted as the answer.", _return_input(number)))
     return answers
 
 
@@ -58,11 +58,11 @@ def _answer_for_another_input(reference: Reference) -> list[torch.Tensor]:
     return [mine.to(kind.dtype) for mine, kind in zip(other.expected, reference.outputs, strict=True)]
 
 
-def _mean(case: Case, reference: Reference) -> list[torch.Tensor] | None:
+def _mean_answer(case: Case, reference: Reference) -> list[torch.Tensor] | None:
     if all(output.numel() == 1 for output in case.expected):  # its own mean, by nature
         return None
     pairs = zip(case.expected, reference.outputs, strict=True)
-    return [_constant(_mean_of(output), output, kind) for output, kind in pairs]
+    return [_constant_answer(_mean_of(output), output, kind) for output, kind in pairs]
 
 
 def _mean_of(output: torch.Tensor) -> complex:
@@ -72,12 +72,12 @@ def _mean_of(output: torch.Tensor) -> complex:
     return mean if is_inexact(output) else round(float(mean))
 
 
-def _constant(value: complex, output: torch.Tensor, kind: torch.Tensor) -> torch.Tensor:
+def _constant_answer(value: complex, output: torch.Tensor, kind: torch.Tensor) -> torch.Tensor:
     """One value in place of every other, which takes no memory."""
     return torch.full((), value, dtype=kind.dtype, device=output.device).expand(output.shape)
 
 
-def _passed_through(number: int) -> Answer:
+def _return_input(number: int) -> Answer:
     def answer(case: Case) -> list[torch.Tensor] | None:
         given = case.inputs[number]
         fits = all(
@@ -88,9 +88,9 @@ def _passed_through(number: int) -> Answer:
     return answer
 
 
-def _passes(reference: Reference, case: Case, outputs: list[torch.Tensor] | None) -> bool:
+def _is_accepted(reference: Reference, case: Case, outputs: list[torch.Tensor] | None) -> bool:
     """Outputs are rounded to the type a candidate has to return before they are compared."""
     if outputs is None:
         return False
     rounded = [output.to(kind.dtype) for output, kind in zip(outputs, reference.outputs, strict=True)]
-    return not any(difference(reference, case, number, mine) for number, mine in enumerate(rounded))
+    return not any(find_difference(reference, case, number, mine) for number, mine in enumerate(rounded))

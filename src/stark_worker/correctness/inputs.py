@@ -15,9 +15,9 @@ import torch
 
 KERNELBENCH_SEED = 42
 KERNELBENCH_TRIALS = 5
-OTHERS = 4  # distributions besides the task's own, for each candidate
-OUTLIERS = 1_000  # one in so many
-TIMED, SCALES = "a timed call", (0.9, 1.0)
+OTHER_DISTRIBUTIONS = 4  # distributions besides the task's own, for each candidate
+VALUES_PER_OUTLIER = 1_000  # one in so many
+TIMED_CALL, RESCALE_RANGE = "a timed call", (0.9, 1.0)
 
 Change = Callable[[torch.Tensor], torch.Tensor]
 
@@ -50,7 +50,7 @@ def changes() -> list[tuple[str, Change]]:
         (f"channels shifted by up to {shift:.3g}", lambda x: _with_offsets(x, shift)),
     ]
     draw.shuffle(found)
-    found.insert(draw.randrange(OTHERS), ("inputs negated", lambda x: -x))
+    found.insert(draw.randrange(OTHER_DISTRIBUTIONS), ("inputs negated", lambda x: -x))
     return found
 
 
@@ -60,15 +60,15 @@ def rescaling(fixed: bool) -> tuple[str, Change]:
     Where they are fixed, each by a factor of its own: whoever knows one answer could scale it as its inputs are scaled.
     """
     if fixed:
-        return TIMED, lambda x: x * torch.empty_like(x).uniform_(*SCALES)
-    scale = random.SystemRandom().uniform(*SCALES)
-    return TIMED, lambda x: x * scale
+        return TIMED_CALL, lambda x: x * torch.empty_like(x).uniform_(*RESCALE_RANGE)
+    scale = random.SystemRandom().uniform(*RESCALE_RANGE)
+    return TIMED_CALL, lambda x: x * scale
 
 
 def _with_outliers(tensor: torch.Tensor, factor: float) -> torch.Tensor:
     changed = tensor.clone(memory_format=torch.contiguous_format)
     if count := tensor.numel():
-        places = torch.randint(count, (-(-count // OUTLIERS),), device=tensor.device)
+        places = torch.randint(count, (-(-count // VALUES_PER_OUTLIER),), device=tensor.device)
         flat = changed.view(-1)
         flat[places] = flat[places] * factor
     return changed

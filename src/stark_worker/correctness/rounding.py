@@ -1,4 +1,4 @@
-"""What rounding alone decides.
+"""What rounding alone is_decided_by_rounding.
 
 Which of two nearly equal scores is the larger, honest kernels can see differently: one that multiplies and adds in one
 step rounds once where the reference rounds twice. Such an integer is as right as the reference's own, and so is the one
@@ -20,27 +20,30 @@ from torch.utils._pytree import tree_map
 from stark_worker.correctness.compare import as_real, bits, is_inexact, mismatch
 from stark_worker.correctness.inputs import secret_seed
 from stark_worker.correctness.nested import doubled
-from stark_worker.correctness.reference import Case, Reference, of_task
+from stark_worker.correctness.reference import Case, Reference, run_task_code
 from stark_worker.protocol.errors import TaskFault
 from stark_worker.protocol.request import Score
 
-NUDGES = 16  # nearly equal values change places in some of them; that all go one way is one in 65,536
-FEW, FAR = 3, 8  # after how many who is wrong in how many times as many places is not looked at any longer
+ROUNDINGS = 16  # nearly equal values change places in some of them; that all go one way is one in 65,536
+MIN_ANSWERS, MAX_WRONG_RATIO = (
+    3,
+    8,
+)  # after how many who is wrong in how many times as many places is not looked at any longer
 # How far off a rounded value may be: so many units of the last place, or times what it was off itself. The result of a
 # long sum is off by many units; in short formats it is made in single precision and rounded once.
-UNITS, UNITS_SHORT, TIMES = 32.0, 2.0, 2.0
-LONGER = 4  # times as many operations, after which what is to converge will not
+MAX_ULPS, MAX_ULPS_SHORT, OWN_ERROR_FACTOR = 32.0, 2.0, 2.0
+MAX_OPERATIONS_RATIO = 4  # times as many operations, after which what is to converge will not
 
 Outputs = list[torch.Tensor]
 
 
-def difference(reference: Reference, case: Case, number: int, mine: torch.Tensor) -> str | None:
-    """How one output differs from what it should be; None where it does not, but for what rounding alone decides."""
+def find_difference(reference: Reference, case: Case, number: int, mine: torch.Tensor) -> str | None:
+    """How one output differs from what it should be; None where it does not, but for what rounding alone is_decided_by_rounding."""
     found = mismatch(mine, case.expected[number], case.allowed[number])
-    return None if found is None or decides(reference, case, number, mine) else found
+    return None if found is None or is_decided_by_rounding(reference, case, number, mine) else found
 
 
-def decides(reference: Reference, case: Case, number: int, mine: torch.Tensor) -> bool:
+def is_decided_by_rounding(reference: Reference, case: Case, number: int, mine: torch.Tensor) -> bool:
     """Whether integers are at each place what the reference itself says, or would say if it rounded otherwise.
 
     KernelBench does not ask.
@@ -50,33 +53,35 @@ def decides(reference: Reference, case: Case, number: int, mine: torch.Tensor) -
         return False
     right, most = mine == expected, 0
     wrong = int(right.logical_not().count_nonzero())
-    for told, outputs in enumerate(_answers(reference, case)):
+    for told, outputs in enumerate(_possible_answers(reference, case)):
         if number < len(outputs) and (other := outputs[number]).shape == mine.shape:
             right.logical_or_(mine == other)
             most = max(most, int((other != expected).count_nonzero()))
         if right.all():
             return True
-        if told >= FEW and wrong > FAR * (most + 1):
+        if told >= MIN_ANSWERS and wrong > MAX_WRONG_RATIO * (most + 1):
             return False
     return False
 
 
-def _answers(reference: Reference, case: Case) -> Iterator[Outputs]:
+def _possible_answers(reference: Reference, case: Case) -> Iterator[Outputs]:
     """What the reference says in double precision, and where it rounds otherwise, as far as it can."""
-    if reference.exact and (exact := _said(partial(_in_double, reference, case))):
+    if reference.exact and (exact := _run_or_none(partial(_in_double, reference, case))):
         yield exact
         del exact
-    asked = _Rounding(None)
-    if _said(partial(_run, reference, case, asked)) and asked.rounded:
-        for _ in range(NUDGES):
-            otherwise = _Rounding((secret_seed() << 31) | secret_seed() | 1, LONGER * asked.operations)
-            if nearly := _said(partial(_run, reference, case, otherwise)):
+    asked = _RoundDifferently(None)
+    if _run_or_none(partial(_run, reference, case, asked)) and asked.rounded:
+        for _ in range(ROUNDINGS):
+            otherwise = _RoundDifferently(
+                (secret_seed() << 31) | secret_seed() | 1, MAX_OPERATIONS_RATIO * asked.operations
+            )
+            if nearly := _run_or_none(partial(_run, reference, case, otherwise)):
                 yield nearly
 
 
-def _said(step: Callable[[], Outputs]) -> Outputs | None:
+def _run_or_none(step: Callable[[], Outputs]) -> Outputs | None:
     try:
-        return of_task("forward()", step)
+        return run_task_code("forward()", step)
     except TaskFault:  # a forward that insists on its own precision or does not end, or there is no room
         return None
 
@@ -85,13 +90,13 @@ def _in_double(reference: Reference, case: Case) -> Outputs:
     return reference.run(copy.deepcopy(reference.model).double(), list(map(doubled, case.inputs)), case.seed)
 
 
-def _run(reference: Reference, case: Case, rounding: _Rounding) -> Outputs:
+def _run(reference: Reference, case: Case, rounding: _RoundDifferently) -> Outputs:
     model = copy.deepcopy(reference.model)
     with rounding:
         return reference.run(model, case.inputs, case.seed)
 
 
-class _Rounding(TorchDispatchMode):  # type: ignore[no-untyped-call]
+class _RoundDifferently(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """While it is entered, every operation is done in double precision as well, which shows what it rounds.
 
     That is rounded otherwise, by ``key``, or as it was where there is none.
@@ -110,9 +115,9 @@ class _Rounding(TorchDispatchMode):  # type: ignore[no-untyped-call]
         named = named or {}
         if torch.Tag.nondeterministic_seeded in operation.tags:  # what is drawn is not rounded
             return operation(*arguments, **named)
-        exact = _exactly(operation, arguments, named)  # before the arguments change
+        exact = _run_in_double(operation, arguments, named)  # before the arguments change
         result = operation(*arguments, **named)
-        for tensor, other in zip(_inexact(result), _inexact(exact), strict=False):
+        for tensor, other in zip(_inexact_tensors(result), _inexact_tensors(exact), strict=False):
             if tensor.shape == other.shape:
                 self._round(as_real(tensor), as_real(other).double())
         return result
@@ -128,12 +133,14 @@ class _Rounding(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.rounded = True
         if self._key is not None:
             kind = torch.finfo(tensor.dtype)
-            share = (UNITS if kind.bits >= 32 else UNITS_SHORT) * kind.eps
-            nudge = noise(exact, self._key).mul_(torch.maximum(error.abs_().mul_(TIMES), exact.abs().mul_(share)))
+            share = (MAX_ULPS if kind.bits >= 32 else MAX_ULPS_SHORT) * kind.eps
+            nudge = noise(exact, self._key).mul_(
+                torch.maximum(error.abs_().mul_(OWN_ERROR_FACTOR), exact.abs().mul_(share))
+            )
             tensor.copy_(torch.where(off, exact + nudge, tensor))
 
 
-def _exactly(operation: Any, arguments: Any, named: Any) -> Any:
+def _run_in_double(operation: Any, arguments: Any, named: Any) -> Any:
     """What the operation gives in double precision, on copies where it works in place; nothing where it cannot."""
     mutable = operation._schema.is_mutable
 
@@ -148,7 +155,7 @@ def _exactly(operation: Any, arguments: Any, named: Any) -> Any:
         return None
 
 
-def _inexact(result: Any) -> Iterator[torch.Tensor]:
+def _inexact_tensors(result: Any) -> Iterator[torch.Tensor]:
     results: Iterable[Any] = result if isinstance(result, tuple | list) else [result]
     return (value for value in results if isinstance(value, torch.Tensor) and is_inexact(value))
 

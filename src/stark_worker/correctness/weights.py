@@ -1,6 +1,6 @@
 """How a model comes to its weights; both sides use this, so that they come to the same ones.
 
-Both models are constructed under one seed. Initialisers that leave ones and zeros would hide whether a norm's weight or
+Both models are construct_model under one seed. Initialisers that leave ones and zeros would hide whether a norm's weight or
 a bias is used at all, so for the score ``verified`` a constant parameter gets random values instead, at the moment it
 is registered or filled: a constructor that goes on to pack its weights packs those.
 """
@@ -23,10 +23,14 @@ from torch.nn.modules.module import (
 from torch.nn.parameter import is_lazy
 from torch.overrides import TorchFunctionMode
 
-RUNNING = ("running_mean", "running_var")  # other buffers are constants that mean something, such as masks
-LARGEST = 100.0  # beyond it a constant stands for "never", as in a mask
+RUNNING_STATISTICS = ("running_mean", "running_var")  # other buffers are constants that mean something, such as masks
+LARGEST_REPLACED = 100.0  # beyond it a constant stands for "never", as in a mask
 
-FILLING = (torch.Tensor.fill_, torch.Tensor.zero_, torch.nn.init.constant_)  # the last hides its fill_ from a mode
+FILL_FUNCTIONS = (
+    torch.Tensor.fill_,
+    torch.Tensor.zero_,
+    torch.nn.init.constant_,
+)  # the last hides its fill_ from a mode
 
 
 def seed_generators(seed: int) -> None:
@@ -38,7 +42,7 @@ def seed_generators(seed: int) -> None:
         generator.manual_seed(seed)
 
 
-def constructed(entry: Callable[..., Any], arguments: Sequence[Any], seed: int, nontrivial: bool) -> Any:
+def construct_model(entry: Callable[..., Any], arguments: Sequence[Any], seed: int, nontrivial: bool) -> Any:
     """A model under a seed, as the reference's side and the candidate's make it."""
     seed_generators(seed)
     with nontrivial_initialisers(seed) if nontrivial else contextlib.nullcontext():
@@ -52,11 +56,11 @@ def nontrivial_initialisers(seed: int) -> Iterator[None]:
     The values follow from the seed, the shape, and how many of that shape were registered before. They take nothing
     from torch's generator, so random weights stay what they are without this.
     """
-    constants = _Constants(seed)
+    constants = _ConstantReplacer(seed)
     hooks = [
         register_module_parameter_registration_hook(lambda _module, _name, tensor: constants.register(tensor)),
         register_module_buffer_registration_hook(
-            lambda _module, name, tensor: constants.register(tensor) if name in RUNNING else None
+            lambda _module, name, tensor: constants.register(tensor) if name in RUNNING_STATISTICS else None
         ),
     ]
     try:
@@ -67,7 +71,7 @@ def nontrivial_initialisers(seed: int) -> Iterator[None]:
             hook.remove()
 
 
-class _Constants(TorchFunctionMode):
+class _ConstantReplacer(TorchFunctionMode):
     """Knows the registered tensors by their memory and sees when one is filled."""
 
     def __init__(self, seed: int) -> None:
@@ -80,7 +84,7 @@ class _Constants(TorchFunctionMode):
         self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         result = func(*args, **(kwargs or {}))
-        if func in FILLING:
+        if func in FILL_FUNCTIONS:
             number = self._number(result)
             if number is not None:
                 self._replace(result, number)
@@ -106,7 +110,7 @@ class _Constants(TorchFunctionMode):
 
     def _replace(self, tensor: torch.Tensor, number: int) -> None:
         value = _constant(tensor)
-        if value is None or not math.isfinite(value) or abs(value) > LARGEST:
+        if value is None or not math.isfinite(value) or abs(value) > LARGEST_REPLACED:
             return
         key = f"{self._seed} {tuple(tensor.shape)} {number}"
         generator = torch.Generator().manual_seed(zlib.crc32(key.encode()))
@@ -134,7 +138,7 @@ def copy_weights(own: Mapping[str, torch.Tensor], given: Mapping[str, torch.Tens
     Under the same names anybody would load them. What is there under others was made of the same seed by a constructor
     that may have packed or folded it.
     """
-    if own.keys() != given.keys() or not all(_alike(own[name], given[name]) for name in given):
+    if own.keys() != given.keys() or not all(_is_same_kind(own[name], given[name]) for name in given):
         return "seed"
     with torch.no_grad():
         for name, weight in given.items():
@@ -142,5 +146,5 @@ def copy_weights(own: Mapping[str, torch.Tensor], given: Mapping[str, torch.Tens
     return "name"
 
 
-def _alike(one: torch.Tensor, other: torch.Tensor) -> bool:
+def _is_same_kind(one: torch.Tensor, other: torch.Tensor) -> bool:
     return one.shape == other.shape and one.dtype == other.dtype

@@ -5,43 +5,51 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
-from stark_worker.doctor.escapes import Probe, probed
-from stark_worker.doctor.requirements import Lack, Need, needs
+from stark_worker.doctor.escapes import Probe, probe_confinement
+from stark_worker.doctor.requirements import MissingRequirement, Requirement, requirements
 from stark_worker.protocol.errors import SandboxTooWeak
 from stark_worker.protocol.findings import Finding, State
+from stark_worker.protocol.isolation import Level
 from stark_worker.protocol.request import Target
 from stark_worker.sandbox.confine import confine
-from stark_worker.sandbox.levels import REMEDIES, Confinement, Control, Level, accept, needed
+from stark_worker.sandbox.levels import (
+    REMEDIES,
+    Confinement,
+    Control,
+    describe_level,
+    require_level,
+    required_controls,
+)
 
 
 def examine(target: Target, allow_weak_sandbox: bool, begin: Callable[[str], None]) -> Iterator[Finding]:
     """Everything this machine needs to judge kernels for a target. ``begin`` is told what is tried next."""
     begin("sandbox")  # first, because a process with threads, as torch starts them, cannot be locked in
-    yield from _sandbox(*probed(_confined), allow_weak_sandbox)
-    for need in needs(allow_weak_sandbox):
-        begin(need.name)
-        yield _tried(need, target)
+    yield from _sandbox(*probe_confinement(_confine_cpu), allow_weak_sandbox)
+    for requirement in requirements(allow_weak_sandbox):
+        begin(requirement.name)
+        yield _check(requirement, target)
 
 
-def _confined(folder: Path, memory_bytes: int, processes: int) -> Confinement:
+def _confine_cpu(folder: Path, memory_bytes: int, processes: int) -> Confinement:
     return confine(folder, memory_bytes=memory_bytes, processes=processes, gpu=False)
 
 
-def _tried(need: Need, target: Target) -> Finding:
+def _check(requirement: Requirement, target: Target) -> Finding:
     try:
-        return Finding(need.name, State.OK, need.attempt(target))
-    except Lack as lack:
-        state = State.MISSING if target in need.targets else State.NOT_NEEDED
-        return Finding(need.name, state, lack.what, lack.fix)
+        return Finding(requirement.name, State.OK, requirement.attempt(target))
+    except MissingRequirement as missing:
+        state = State.MISSING if target in requirement.targets else State.NOT_NEEDED
+        return Finding(requirement.name, state, missing.what, missing.fix)
 
 
 def _sandbox(achieved: Confinement, probes: Sequence[Probe], allow_weak: bool) -> Iterator[Finding]:
     """The level, each control, and whether what they have to stop was stopped."""
     try:
-        accept(achieved, allow_weak)
-    except SandboxTooWeak as refusal:
+        require_level(achieved, allow_weak)
+    except SandboxTooWeak:
         fix = "Get the controls that are missing" + (", or give --allow-weak-sandbox." if _is_weak(achieved) else ".")
-        yield Finding("sandbox", State.MISSING, str(refusal).partition(": no")[0] + ".", fix)
+        yield Finding("sandbox", State.MISSING, f"{describe_level(achieved.level)}.", fix)
         lacking = State.MISSING
     else:
         yield Finding("sandbox", State.OK, f"the level {achieved.level} is reached")
@@ -50,8 +58,8 @@ def _sandbox(achieved: Confinement, probes: Sequence[Probe], allow_weak: bool) -
         if control in achieved.controls:
             yield Finding(f"  {control}", State.OK, "in force")
         else:
-            state = lacking if control in needed() else State.NOT_NEEDED
-            yield Finding(f"  {control}", state, achieved.why_not(control), REMEDIES[control])
+            state = lacking if control in required_controls() else State.NOT_NEEDED
+            yield Finding(f"  {control}", state, achieved.why_missing(control), REMEDIES[control])
     through = [probe.name for probe in probes if not probe.blocked]
     told = f"{len(probes) - len(through)} of {len(probes)} stopped"
     told += f"; not stopped: {', '.join(through)}" if through else ""

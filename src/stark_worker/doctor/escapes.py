@@ -15,12 +15,13 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
+from stark_worker.protocol.codec import from_data
 from stark_worker.sandbox import syscalls
-from stark_worker.sandbox.confine import FILE_BYTES, status_bytes
-from stark_worker.sandbox.levels import Confinement, Level
+from stark_worker.sandbox.confine import MAX_FILE_BYTES, status_bytes
+from stark_worker.sandbox.levels import Confinement
 
 _SEIZE, _NEW_USER, _NEW_PIDS = 0x4206, 0x10000000, 0x20000000
 _ANONYMOUS_SHARED, _ANONYMOUS_PRIVATE = mmap.MAP_SHARED | mmap.MAP_ANONYMOUS, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS
@@ -37,7 +38,7 @@ class Probe:
 
 
 @dataclass(frozen=True)
-class Surroundings:
+class ProbeTargets:
     """What is there to be attacked: a folder with a secret, a process with secrets, servers; and the limits."""
 
     home: Path
@@ -47,7 +48,7 @@ class Surroundings:
     processes: int
 
 
-def attempt_all(around: Surroundings) -> list[Probe]:
+def run_probes(around: ProbeTargets) -> list[Probe]:
     """Every attempt, each in a process of its own, in this process's confinement.
 
     Where the GPU is open a limit of memory counts on top of what this process holds, of which CUDA keeps a part from
@@ -64,7 +65,7 @@ def _attempt(name: str, step: Callable[[], object]) -> Probe:
     child = os.fork()
     if child == 0:
         try:
-            os.write(writing, json.dumps(_came_of(step)).encode())
+            os.write(writing, json.dumps(_run_step(step)).encode())
         finally:
             os._exit(0)
     os.close(writing)
@@ -75,31 +76,31 @@ def _attempt(name: str, step: Callable[[], object]) -> Probe:
     return Probe(name, blocked, detail)
 
 
-def _came_of(step: Callable[[], object]) -> tuple[bool, str]:
+def _run_step(step: Callable[[], object]) -> tuple[bool, str]:
     try:
         return False, f"it went through: {step()!r}"[:100]
     except (OSError, MemoryError, ValueError) as error:  # a limit that may not be raised is a ValueError
         return True, f"{type(error).__name__}: {error}"[:100]
 
 
-def _read_environment(around: Surroundings) -> bytes:
+def _read_environment(around: ProbeTargets) -> bytes:
     return Path(f"/proc/{around.foreign}/environ").read_bytes()
 
 
-def _read_memory(around: Surroundings) -> bytes:
+def _read_memory(around: ProbeTargets) -> bytes:
     with open(f"/proc/{around.foreign}/mem", "rb") as memory:
         return memory.read(0)
 
 
-def _read_memory_by_call(around: Surroundings) -> int:
+def _read_memory_by_call(around: ProbeTargets) -> int:
     return syscalls.call("process_vm_readv", around.foreign, None, 0, None, 0, 0)
 
 
-def _trace(around: Surroundings) -> int:
+def _trace(around: ProbeTargets) -> int:
     return syscalls.call("ptrace", _SEIZE, around.foreign, 0, 0)
 
 
-def _read_command_line(around: Surroundings) -> bytes:
+def _read_command_line(around: ProbeTargets) -> bytes:
     return Path(f"/proc/{around.foreign}/cmdline").read_bytes()
 
 
@@ -111,7 +112,7 @@ def _connect(kind: int, address: tuple[str, int] | str) -> str:
     return "connected"
 
 
-def _fork_many(around: Surroundings) -> int:
+def _fork_many(around: ProbeTargets) -> int:
     """More than the limit, all alive at once; they end when this process closes the pipe."""
     waiting, holding = os.pipe()
     for _ in range(around.processes + 8):
@@ -127,7 +128,7 @@ def _map(flags: int, size: int) -> int:
         return len(memory)
 
 
-def _grow_limit(_: Surroundings) -> None:
+def _grow_limit(_: ProbeTargets) -> None:
     for which in (resource.RLIMIT_NPROC, resource.RLIMIT_DATA, resource.RLIMIT_FSIZE):
         hard = resource.getrlimit(which)[1]
         if hard == resource.RLIM_INFINITY:
@@ -135,16 +136,16 @@ def _grow_limit(_: Surroundings) -> None:
         resource.setrlimit(which, (hard + 1, hard + 1))
 
 
-def _limit_other(around: Surroundings) -> object:
+def _limit_other(around: ProbeTargets) -> object:
     return resource.prlimit(around.foreign, resource.RLIMIT_CORE, (0, 0))
 
 
-def _write_large_file(_: Surroundings) -> int:
+def _write_large_file(_: ProbeTargets) -> int:
     with tempfile.TemporaryFile(dir=".") as file:
-        return file.truncate(FILE_BYTES + 1)
+        return file.truncate(MAX_FILE_BYTES + 1)
 
 
-def _leave_shared_memory(_: Surroundings) -> int:
+def _leave_shared_memory(_: ProbeTargets) -> int:
     segment = syscalls.call("shmget", 0, 4096, 0o1600)
     ctypes.CDLL(None).shmctl(segment, 0, None)  # it was only a try: remove it
     return segment
@@ -159,7 +160,7 @@ def _new_namespace(what: int) -> int:
     return child
 
 
-ATTEMPTS: dict[str, Callable[[Surroundings], object]] = {
+ATTEMPTS: dict[str, Callable[[ProbeTargets], object]] = {
     "write a file outside": lambda around: (around.home / "planted").write_text("x"),
     "overwrite a file outside": lambda around: (around.home / ".secret").write_text("x"),
     "truncate a file outside": lambda around: os.truncate(around.home / ".secret", 0),
@@ -193,7 +194,7 @@ ATTEMPTS: dict[str, Callable[[Surroundings], object]] = {
 
 
 @contextlib.contextmanager
-def surroundings(memory_bytes: int, processes: int) -> Iterator[Surroundings]:
+def probe_targets(memory_bytes: int, processes: int) -> Iterator[ProbeTargets]:
     """Something to attack, made and removed by a trusted process."""
     with (
         tempfile.TemporaryDirectory(prefix="stark-probes-") as home,
@@ -214,27 +215,30 @@ def surroundings(memory_bytes: int, processes: int) -> Iterator[Surroundings]:
         for server in (service, abstract):
             server.listen()
         try:
-            yield Surroundings(place, foreign.pid, tcp.getsockname()[1], memory_bytes, processes)
+            yield ProbeTargets(place, foreign.pid, tcp.getsockname()[1], memory_bytes, processes)
         finally:
             foreign.kill()
 
 
-def probed(
+def probe_confinement(
     confined: Callable[[Path, int, int], Confinement], memory_bytes: int = 2**30, processes: int = 64
 ) -> tuple[Confinement, list[Probe]]:
     """What a process achieves that calls ``confined(folder, memory_bytes, processes)``, and whether that holds."""
-    with surroundings(memory_bytes, processes) as around, tempfile.TemporaryDirectory(prefix="stark-probed-") as folder:
+    with (
+        probe_targets(memory_bytes, processes) as around,
+        tempfile.TemporaryDirectory(prefix="stark-probe_confinement-") as folder,
+    ):
         reading, writing = os.pipe()
         child = os.fork()
         if child == 0:
             try:
                 achieved = confined(Path(folder), memory_bytes, processes)
-                found = [[probe.name, probe.blocked, probe.detail] for probe in attempt_all(around)]
-                os.write(writing, json.dumps([achieved.level, achieved.controls, achieved.missing, found]).encode())
+                found = [[probe.name, probe.blocked, probe.detail] for probe in run_probes(around)]
+                os.write(writing, json.dumps([asdict(achieved), found]).encode())
             finally:
                 os._exit(0)
         os.close(writing)
         with os.fdopen(reading, "rb") as answers:
-            level, controls, missing, found = json.loads(answers.read())
+            achieved_data, found = json.loads(answers.read())
         os.waitpid(child, 0)
-    return Confinement(Level(level), tuple(controls), tuple(missing)), [Probe(*each) for each in found]
+    return from_data(Confinement, achieved_data), [Probe(*each) for each in found]

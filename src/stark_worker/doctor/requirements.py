@@ -19,12 +19,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from stark_worker.compiler.cache import default_cache
+from stark_worker.compiler.cache import default_cache_dir
 from stark_worker.doctor.smoke_test import KERNELS, TASK
 from stark_worker.protocol.errors import MachineryFault, TaskFault
 from stark_worker.protocol.report import EvalReport
 from stark_worker.protocol.request import Build, EvalRequest, Target
-from stark_worker.scheduler.worker import SHOW_THEM, Station, hidden
+from stark_worker.scheduler.worker import SHOW_GPUS_HINT, Worker, hidden_gpu_reason
 
 FREE_BYTES = 2 * 2**30
 TOOL_S = 120.0
@@ -59,7 +59,7 @@ _NO_DRIVER = "Install NVIDIA's driver; start a container with the GPU (docker ru
 _NO_TORCH = "Install it for this Python: pip install torch ninja setuptools"
 
 
-class Lack(Exception):
+class MissingRequirement(Exception):
     """Something is missing, and how to get it."""
 
     def __init__(self, what: str, fix: str) -> None:
@@ -68,7 +68,7 @@ class Lack(Exception):
 
 
 @dataclass(frozen=True)
-class Need:
+class Requirement:
     """Something to try; ``targets`` are those that cannot do without it."""
 
     name: str
@@ -78,13 +78,13 @@ class Need:
 
 def _system(_: Target) -> str:
     if not sys.platform.startswith("linux"):
-        raise Lack(f"this is {sys.platform}", "Evaluate on Linux, here or behind a shared folder.")
+        raise MissingRequirement(f"this is {sys.platform}", "Evaluate on Linux, here or behind a shared folder.")
     return f"Linux {platform.release()} on {platform.machine()}, Python {platform.python_version()}"
 
 
 def _disk(_: Target) -> str:
     """Where candidates are built and run, and where built extensions are kept."""
-    cache = default_cache()
+    cache = default_cache_dir()
     told = []
     for folder in (Path(tempfile.gettempdir()), cache):
         try:
@@ -92,11 +92,13 @@ def _disk(_: Target) -> str:
             with tempfile.TemporaryFile(dir=folder):
                 free = shutil.disk_usage(folder).free
         except OSError as error:
-            raise Lack(
+            raise MissingRequirement(
                 f"{folder}: {error.strerror}", "Set TMPDIR or XDG_CACHE_HOME to a folder to write in."
             ) from error
         if free < FREE_BYTES:
-            raise Lack(f"{folder} has {free / 2**30:.1f} GB free", f"Free {FREE_BYTES / 2**30:.0f} GB there.")
+            raise MissingRequirement(
+                f"{folder} has {free / 2**30:.1f} GB free", f"Free {FREE_BYTES / 2**30:.0f} GB there."
+            )
         told.append(f"{free / 2**30:.0f} GB free in {folder}")
     return ", ".join(told)
 
@@ -106,8 +108,8 @@ def _compiler(_: Target) -> str:
     try:
         words = shlex.split(named) or [named]  # as in "ccache g++"
     except ValueError as error:
-        raise Lack(f"CXX is {named}: {error}", "Set it to a C++ compiler, or unset it.") from error
-    _compiled(
+        raise MissingRequirement(f"CXX is {named}: {error}", "Set it to a C++ compiler, or unset it.") from error
+    _compile_and_run(
         [*words, "-fopenmp"], "program.cpp", _PROGRAM, (_SUM,), "Install it, on Debian or Ubuntu: apt install g++"
     )
     return f"{shutil.which(words[0])} compiles, and OpenMP works"
@@ -116,79 +118,85 @@ def _compiler(_: Target) -> str:
 def _headers(_: Target) -> str:
     header = Path(sysconfig.get_path("include"), "Python.h")
     if not header.exists():
-        raise Lack(f"{header} was not found", "Install Python's headers, on Debian or Ubuntu: apt install python3-dev")
+        raise MissingRequirement(
+            f"{header} was not found", "Install Python's headers, on Debian or Ubuntu: apt install python3-dev"
+        )
     return str(header)
 
 
 def _ninja(_: Target) -> str:
     path = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)])
     if (found := shutil.which("ninja", path=path)) is None:
-        raise Lack("ninja was not found", "Install it for this Python: pip install ninja")
+        raise MissingRequirement("ninja was not found", "Install it for this Python: pip install ninja")
     return found
 
 
 def _torch(_: Target) -> str:
     began = time.monotonic()
-    torch = _imported("torch", _NO_TORCH)
+    torch = _import("torch", _NO_TORCH)
     return f"torch {torch.__version__} imported in {time.monotonic() - began:.1f} s by {sys.executable}"
 
 
 def _triton(_: Target) -> str:
-    return f"triton {_imported('triton', 'Install it for this Python: pip install triton').__version__}"
+    return f"triton {_import('triton', 'Install it for this Python: pip install triton').__version__}"
 
 
 def _gpu(target: Target) -> str:
     """By starting the driver and by a kernel: programs that list GPUs see those that nobody can use."""
-    if why := hidden(target):
-        raise Lack(why, SHOW_THEM)
+    if why := hidden_gpu_reason(target):
+        raise MissingRequirement(why, SHOW_GPUS_HINT)
     try:
         code = ctypes.CDLL("libcuda.so.1").cuInit(0)
     except OSError as error:
-        raise Lack("the library libcuda.so.1 was not found", _NO_DRIVER) from error
+        raise MissingRequirement("the library libcuda.so.1 was not found", _NO_DRIVER) from error
     if code:
-        raise Lack(f"cuInit fails with code {code}", _NO_DRIVER)
-    torch = _imported("torch", _NO_TORCH)
+        raise MissingRequirement(f"cuInit fails with code {code}", _NO_DRIVER)
+    torch = _import("torch", _NO_TORCH)
     if not torch.cuda.is_available():
-        raise Lack(f"torch {torch.__version__} sees no GPU", "Install a torch built for CUDA that suits this driver.")
+        raise MissingRequirement(
+            f"torch {torch.__version__} sees no GPU", "Install a torch built for CUDA that suits this driver."
+        )
     from stark_worker.device import cuda
 
     try:
         cuda.check_health()
     except MachineryFault as fault:
-        raise Lack(str(fault), "Reset the GPU or use another: CUDA_VISIBLE_DEVICES.") from fault
+        raise MissingRequirement(str(fault), "Reset the GPU or use another: CUDA_VISIBLE_DEVICES.") from fault
     return f"{torch.cuda.get_device_name(0)} ran a kernel"
 
 
 def _nvcc(_: Target) -> str:
-    torch = _imported("torch", _NO_TORCH)
+    torch = _import("torch", _NO_TORCH)
     from stark_worker.device import cuda
 
     fix = "Install the CUDA toolkit of torch's major version, and set CUDA_HOME or PATH."
     if (tool := cuda.nvcc()) is None:
-        raise Lack("nvcc is neither on the PATH nor under CUDA_HOME", fix)
-    said = _compiled([tool], "program.cu", _DEVICE_PROGRAM, (_TWICE, _NO_GPU), fix)
+        raise MissingRequirement("nvcc is neither on the PATH nor under CUDA_HOME", fix)
+    said = _compile_and_run([tool], "program.cu", _DEVICE_PROGRAM, (_TWICE, _NO_GPU), fix)
     if said == _NO_GPU and torch.cuda.is_available():
-        raise Lack("what it compiles finds no GPU, though torch does: the driver is older than the toolkit", fix)
+        raise MissingRequirement(
+            "what it compiles finds no GPU, though torch does: the driver is older than the toolkit", fix
+        )
     return f"{tool} compiles, and {'its kernel runs' if said == _TWICE else 'there is no GPU to try its kernel on'}"
 
 
 def _profiler(target: Target) -> str:
-    torch = _imported("torch", _NO_TORCH)
-    from stark_worker.candidate.profiler import where_time_goes
+    torch = _import("torch", _NO_TORCH)
+    from stark_worker.candidate.profiler import profile_call
 
     device = "cpu" if target is Target.CPU else "cuda"
     try:
         x = torch.ones(256, 256, device=device)
-        seen = where_time_goes(lambda: x @ x, device == "cuda", source="")
+        seen = profile_call(lambda: x @ x, device == "cuda", source="")
     except (RuntimeError, OSError) as error:
-        raise Lack(f"{error}", "Agents do without profiles.") from error
+        raise MissingRequirement(f"{error}", "Agents do without profiles.") from error
     if not seen:
         fix = "Let this user profile the GPU: NVreg_RestrictProfilingToAdminUsers=0, or evaluate as root."
-        raise Lack("the profiler sees no kernel", fix)
+        raise MissingRequirement("the profiler sees no kernel", fix)
     return "sees where the time goes"
 
 
-def _judged(target: Target, allow_weak_sandbox: bool) -> str:
+def _judge_kernel(target: Target, allow_weak_sandbox: bool) -> str:
     """All of it together: a kernel is built as torch builds it, locked in, checked and timed."""
     began = time.monotonic()
     request = EvalRequest(TASK, KERNELS[target], target=target, build=Build.STOCK)
@@ -197,43 +205,43 @@ def _judged(target: Target, allow_weak_sandbox: bool) -> str:
         try:
             report = asyncio.run(_report(request, Path(folder), allow_weak_sandbox))
         except (MachineryFault, TaskFault, OSError) as fault:
-            raise Lack(str(fault), "Put right what is missing above.") from fault
+            raise MissingRequirement(str(fault), "Put right what is missing above.") from fault
     if report.timing is None:
-        raise Lack(f"{report.outcome}: {report.log[-300:]}", "Put right what is missing above.")
-    return f"built, checked and timed in {time.monotonic() - began:.0f} s, in a {report.sandbox} sandbox"
+        raise MissingRequirement(f"{report.outcome}: {report.log[-300:]}", "Put right what is missing above.")
+    return f"built, checked and timed in {time.monotonic() - began:.0f} s, in a {report.sandbox_level} sandbox"
 
 
 async def _report(request: EvalRequest, folder: Path, allow_weak_sandbox: bool) -> EvalReport:
-    async with Station(request.target, folder / "extensions", allow_weak_sandbox) as station:
-        return await station.judge(request)
+    async with Worker(request.target, folder / "extensions", allow_weak_sandbox) as worker:
+        return await worker.judge(request)
 
 
-def needs(allow_weak_sandbox: bool) -> list[Need]:
+def requirements(allow_weak_sandbox: bool) -> list[Requirement]:
     """Everything but the sandbox's controls, in the order in which it is tried."""
     gpu = (Target.CUDA, Target.TRITON)
     return [
-        Need("system", _system),
-        Need("disk", _disk),
-        Need("C++ compiler", _compiler),
-        Need("Python's headers", _headers),
-        Need("ninja", _ninja),
-        Need("torch", _torch),
-        Need("GPU", _gpu, gpu),
-        Need("nvcc", _nvcc, (Target.CUDA,)),
-        Need("triton", _triton, (Target.TRITON,)),
-        Need("profiler", _profiler, ()),
-        Need("a kernel, judged", lambda target: _judged(target, allow_weak_sandbox)),
+        Requirement("system", _system),
+        Requirement("disk", _disk),
+        Requirement("C++ compiler", _compiler),
+        Requirement("Python's headers", _headers),
+        Requirement("ninja", _ninja),
+        Requirement("torch", _torch),
+        Requirement("GPU", _gpu, gpu),
+        Requirement("nvcc", _nvcc, (Target.CUDA,)),
+        Requirement("triton", _triton, (Target.TRITON,)),
+        Requirement("profiler", _profiler, ()),
+        Requirement("a kernel, judged", lambda target: _judge_kernel(target, allow_weak_sandbox)),
     ]
 
 
-def _imported(name: str, fix: str) -> Any:
+def _import(name: str, fix: str) -> Any:
     try:
         return importlib.import_module(name)
     except (ImportError, OSError) as error:  # a library that it needs may be missing
-        raise Lack(f"{name} cannot be imported: {error}", fix) from error
+        raise MissingRequirement(f"{name} cannot be imported: {error}", fix) from error
 
 
-def _compiled(command: list[str], name: str, source: str, expected: Sequence[str], fix: str) -> str:
+def _compile_and_run(command: list[str], name: str, source: str, expected: Sequence[str], fix: str) -> str:
     """Compile a program, run it, and return what it says, which is something expected."""
     with tempfile.TemporaryDirectory(prefix="stark-doctor-") as folder:
         path = Path(folder, name)
@@ -243,10 +251,10 @@ def _compiled(command: list[str], name: str, source: str, expected: Sequence[str
             try:
                 done = subprocess.run(step, capture_output=True, text=True, errors="replace", timeout=TOOL_S)
             except (OSError, subprocess.TimeoutExpired) as error:
-                raise Lack(f"{step[0]}: {error}", fix) from error
+                raise MissingRequirement(f"{step[0]}: {error}", fix) from error
             said = done.stdout or done.stderr
             if done.returncode:
-                raise Lack(f"{Path(step[0]).name} fails: {said[-300:]}", fix)
+                raise MissingRequirement(f"{Path(step[0]).name} fails: {said[-300:]}", fix)
         if said not in expected:
-            raise Lack(f"a program it compiled says {said[-100:]!r} instead of {expected[0]!r}", fix)
+            raise MissingRequirement(f"a program it compiled says {said[-100:]!r} instead of {expected[0]!r}", fix)
         return said

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from stark_worker.processes.channel import Channel, ChannelClosed, MessageMalformed
-from stark_worker.processes.handles import let_go
+from stark_worker.processes.handles import end_process
 from stark_worker.processes.process_tree import descendants, signal_all, stop_descendants
 from stark_worker.processes.usage import Footprint
 from stark_worker.protocol.errors import Failure, MachineryFault, Outcome
@@ -38,7 +38,7 @@ class Candidate:
         """
         channel, lifeline, output, self.arena = files
         self.folder, self.limits = folder, limits or Limits()
-        self._channel, self._lifeline = Channel.of(channel), Channel.of(lifeline)
+        self._channel, self._lifeline = Channel.from_descriptor(channel), Channel.from_descriptor(lifeline)
         self._output = _Output(output)
         self._stopped: set[int] = set()
         self._closed = False
@@ -48,7 +48,7 @@ class Candidate:
         if self._closed:
             return
         self._closed = True
-        let_go(self._lifeline)
+        end_process(self._lifeline)
         self._channel.close()
         os.close(self.arena)
         self._output.join()
@@ -60,7 +60,7 @@ class Candidate:
         """
         try:
             started = self._lifeline.receive()
-            self._process, self._warden = int(started["process"]), int(started["warden"])
+            self._process, self._supervisor = int(started["process"]), int(started["supervisor"])
             if gpu:
                 self.expect("begun", START_S)
         except ChannelClosed as error:
@@ -75,18 +75,18 @@ class Candidate:
     @property
     def visible(self) -> bool:
         """Whether we can see it: a referee that is confined itself sees nobody."""
-        return self._process in descendants(self._warden)
+        return self._process in descendants(self._supervisor)
 
-    def computed_s(self) -> float:
+    def cpu_s(self) -> float:
         """How long it and all it started have computed."""
-        return sum(each.computed_s for each in descendants(self._warden).values())
+        return sum(each.cpu_s for each in descendants(self._supervisor).values())
 
     def pause(self) -> None:
         """Stop it and all it started until it is told something: nobody looks at what is just being written.
 
         A referee that is confined itself sees and signals nobody: its candidates are not stopped between calls.
         """
-        self._stopped = stop_descendants(self._warden)
+        self._stopped = stop_descendants(self._supervisor)
 
     def go_on(self) -> None:
         """End its pause."""
@@ -134,8 +134,8 @@ class Candidate:
 
     def _own_failure(self, message: dict[str, Any]) -> Failure:
         outcome, log = message.get("outcome"), message.get("log")
-        admitted = (Outcome.COMPILE_ERROR, Outcome.RUNTIME_ERROR, Outcome.OUT_OF_MEMORY)
-        if outcome not in admitted or not isinstance(log, str):
+        reportable = (Outcome.COMPILE_ERROR, Outcome.RUNTIME_ERROR, Outcome.OUT_OF_MEMORY)
+        if outcome not in reportable or not isinstance(log, str):
             return self._forged("a failure without a known outcome")
         return self._failure(Outcome(outcome), log)
 

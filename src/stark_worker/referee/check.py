@@ -10,28 +10,28 @@ import torch
 from stark_worker.correctness.compare import error_share, same_bits
 from stark_worker.correctness.model import forward
 from stark_worker.correctness.nested import Layout, layout, structure, unpack
-from stark_worker.correctness.reference import OWN, Case, Reference
-from stark_worker.correctness.rounding import difference
+from stark_worker.correctness.reference import OWN_DISTRIBUTION, Case, Reference
+from stark_worker.correctness.rounding import find_difference
 from stark_worker.device.arena import Job, nbytes
 from stark_worker.protocol.errors import Failure, Outcome
 from stark_worker.protocol.logs import cut
 from stark_worker.protocol.request import Score
 from stark_worker.referee.labels import precision_of
 
-Look = dict[str, Any]
-GLIMPSES, GLIMPSE = 3, 64
+Description = dict[str, Any]
+PREFIXES_KEPT, PREFIX_VALUES = 3, 64
 
 
-class Examiner:
+class OutputChecker:
     """Compares with the reference: values, what they look like, and that inputs were left alone."""
 
     def __init__(self, job: Job, reference: Reference) -> None:
         self._job, self._reference = job, reference
         self.weights_by_seed = False  # not copied: they may differ from the reference's
         self.precision: str | None = None  # as inferred from the error on the task's own distribution
-        self._glimpses: list[list[torch.Tensor]] = []  # of a few answers, the first values of each output
+        self._prefixes: list[list[torch.Tensor]] = []  # of a few answers, the first values of each output
 
-    def look_at(self, look: Look) -> None:
+    def check_description(self, look: Description) -> None:
         """Whether the outputs look right. It is a hint only: what was not copied is still NaN in the arena."""
         if look.get("plain") is not True:
             raise self._wrong("The outputs have to be plain torch tensors.")
@@ -41,9 +41,9 @@ class Examiner:
         if structure(str(look.get("structure"))) != self._reference.structure:
             raise self._wrong("The outputs are nested differently from the reference's.")
         if self._reference.score is Score.VERIFIED:
-            self._look_at_layouts(look.get("layouts"))
+            self._check_layouts(look.get("layouts"))
 
-    def _look_at_layouts(self, told: Any) -> None:
+    def _check_layouts(self, told: Any) -> None:
         """A result is dense, or lies in memory as the reference's does, and is nobody else's memory unless there too.
 
         Otherwise code that follows would have to do what was left undone, or would change what it should not.
@@ -71,26 +71,26 @@ class Examiner:
         against somebody who may be more exact, it is computed in double precision.
         """
         wrong = self._difference(case, outputs)
-        if wrong and not case.exact and (sharper := self._reference.answered(case, exact=True)):
+        if wrong and not case.exact and (sharper := self._reference.answer(case, exact=True)):
             wrong = self._difference(sharper, outputs)
         if wrong:
             raise self._wrong(wrong)
-        if len(self._glimpses) < GLIMPSES:
-            self._glimpses.append([expected.flatten()[:GLIMPSE].cpu() for expected in case.expected])
-        if case.name == OWN and self._reference.exact and self.precision is None:
+        if len(self._prefixes) < PREFIXES_KEPT:
+            self._prefixes.append([expected.flatten()[:PREFIX_VALUES].cpu() for expected in case.expected])
+        if case.name == OWN_DISTRIBUTION and self._reference.exact and self.precision is None:
             self.precision = self._precision(case, outputs)
 
     @property
     def written_bytes(self) -> int:
         """What a call has at least to write: of what was not there before and depends on inputs, the largest output."""
-        reference, first = self._reference, self._glimpses[0]
-        depends = [any(not torch.equal(first[n], seen[n]) for seen in self._glimpses) for n in range(len(first))]
-        kinds = zip(reference.outputs, reference.new, depends, strict=True)
+        reference, first = self._reference, self._prefixes[0]
+        depends = [any(not torch.equal(first[n], seen[n]) for seen in self._prefixes) for n in range(len(first))]
+        kinds = zip(reference.outputs, reference.writes_output, depends, strict=True)
         return max((nbytes(output) for output, new, varies in kinds if new and varies), default=0)
 
     def _difference(self, case: Case, outputs: list[torch.Tensor]) -> str | None:
         for number, mine in enumerate(outputs):
-            if found := difference(self._reference, case, number, mine):
+            if found := find_difference(self._reference, case, number, mine):
                 return f"Output {number} differs ({case.name}):\n{found}"
         return None
 

@@ -15,17 +15,17 @@ from stark_worker.protocol.request import Precision
 
 # Root mean square errors, as shares of the values: rounding to 24 bits and long sums of that stay below the first,
 # rounding to 11 bits below the second, to 8 bits below the third.
-CLASSES = ((1e-4, "fp32"), (9e-4, "tf32 or fp16"), (8e-3, "bf16"))
+ERROR_CLASSES = ((1e-4, "fp32"), (9e-4, "tf32 or fp16"), (8e-3, "bf16"))
 COARSER = "coarser than bf16"
-OWN_SHARES = 2.0  # of the reference's own error; up to there the task's precision explains it
-NATIVE = re.compile(r"\b(ctypes|cffi|numba|cupy|pybind11)\b")
+OWN_ERROR_FACTOR = 2.0  # of the reference's own error; up to there the task's precision explains it
+NATIVE_PACKAGES = re.compile(r"\b(ctypes|cffi|numba|cupy|pybind11)\b")
 
 
 def precision_of(share: float, own_share: Callable[[], float], task: Precision) -> str:
     """The class of an error against a double-precision reference; ``own_share`` is the reference's own."""
-    name = next((name for limit, name in CLASSES if share < limit), COARSER)
+    name = next((name for limit, name in ERROR_CLASSES if share < limit), COARSER)
     if task is not Precision.FP32 or name != "fp32":
-        return task.value if share <= OWN_SHARES * own_share() else name
+        return task.value if share <= OWN_ERROR_FACTOR * own_share() else name
     return name
 
 
@@ -42,7 +42,7 @@ def kernels_of(told: dict[str, Any], source: str, gpu: bool) -> tuple[Kernels, f
         return Kernels.CUSTOM, share
     if not gpu and built:
         return Kernels.CUSTOM, share
-    return (Kernels.UNKNOWN, None) if built or NATIVE.search(source) else (Kernels.LIBRARY, 0.0)
+    return (Kernels.UNKNOWN, None) if built or NATIVE_PACKAGES.search(source) else (Kernels.LIBRARY, 0.0)
 
 
 def number(value: object, most: float) -> float | None:

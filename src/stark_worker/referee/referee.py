@@ -15,13 +15,13 @@ from typing import Any
 import torch
 
 from stark_worker.correctness.compare import Rules
-from stark_worker.correctness.degenerate import admit
+from stark_worker.correctness.degenerate import degenerate_reasons
 from stark_worker.correctness.model import NO_MEMORY
 from stark_worker.correctness.reference import Reference
 from stark_worker.device import cuda
 from stark_worker.device.facts import device_facts
 from stark_worker.processes.channel import Channel, ChannelClosed
-from stark_worker.processes.environment import threads
+from stark_worker.processes.environment import usable_cores
 from stark_worker.processes.workdir import REPORT_FILE, REQUEST_FILE
 from stark_worker.protocol.codec import from_json, to_json
 from stark_worker.protocol.errors import Failure, MachineryFault, Outcome, TaskFault
@@ -30,11 +30,18 @@ from stark_worker.protocol.report import DEGENERATE, EvalReport
 from stark_worker.protocol.request import EvalRequest, Target
 from stark_worker.referee import side_by_side
 from stark_worker.referee.candidate import Candidate
-from stark_worker.referee.sampling import no_fault_of_the_candidate
+from stark_worker.referee.sampling import opponent_errors_as_machine_faults
 from stark_worker.referee.shapes import try_other_shapes
-from stark_worker.referee.side_by_side import look_at, look_at_alone, prepare, rival_of, timed_alone, timings
+from stark_worker.referee.side_by_side import (
+    choose_opponent_timing,
+    measure_alone,
+    measure_calls,
+    opponent_of,
+    prepare,
+    timings,
+)
 from stark_worker.referee.trial import Trial
-from stark_worker.sandbox.confine import lock_in
+from stark_worker.sandbox.confine import enter_sandbox
 
 TOO_LARGE = "its inputs and outputs take more memory than this device has. Make it smaller, or use a larger device."
 
@@ -59,14 +66,14 @@ class Referee:
 
     def __init__(self) -> None:
         self._reference: Reference | None = None
-        self._isolation: str | None = None  # of this process, where the task is a stranger's
+        self._isolation: str | None = None  # of this process, where the task is untrusted
 
     def answer(self, message: dict[str, Any], files: list[int]) -> dict[str, Any]:
         """Judge the candidates whose ends are in these files; the report is left in our folder."""
         request = from_json(EvalRequest, Path(REQUEST_FILE).read_bytes())
         folders = [Path(folder) for folder in message["folders"]]
         try:
-            if request.stranger:
+            if request.untrusted_task:
                 self._confine(request, folders)
             ends = [files[4 * n : 4 * n + 4] for n, _ in enumerate(folders)]
             candidates = [Candidate(*each, request.limits) for each in zip(ends, folders, strict=True)]
@@ -79,13 +86,13 @@ class Referee:
         return {"did": "judged"}
 
     def _confine(self, request: EvalRequest, folders: list[Path]) -> None:
-        """Lock ourselves in before a stranger's task is loaded; what is left are our folder and the candidates'.
+        """Lock ourselves in before an untrusted task is loaded; what is left are our folder and the candidates'.
 
         CUDA shares memory between processes of one user alone, so on a GPU the user stays.
         """
         gpu = request.target is not Target.CPU
         start = cuda.start if gpu else lambda: None
-        self._isolation = str(lock_in([], gpu, start, writable=folders, own_user=not gpu))
+        self._isolation = str(enter_sandbox([], gpu, start, writable=folders, own_user=not gpu))
 
     def _judge(self, request: EvalRequest, candidates: list[Candidate], cache: str) -> EvalReport:
         began = time.monotonic()
@@ -113,8 +120,8 @@ def set_up(request: EvalRequest) -> Reference:
     """The reference of a task, made once for all its candidates."""
     if lack := cuda.missing(request.target):
         raise MachineryFault(lack)
-    torch.set_num_threads(threads())
-    cuda.pin_precision(request.with_tf32)
+    torch.set_num_threads(usable_cores())
+    cuda.pin_precision(request.allows_tf32)
     device = "cpu" if request.target is Target.CPU else "cuda"
     if device == "cuda":
         cuda.start()  # generators of a device that is not in use cannot be seeded
@@ -122,37 +129,37 @@ def set_up(request: EvalRequest) -> Reference:
 
 
 def judge(request: EvalRequest, candidates: list[Candidate], reference: Reference, cache: str) -> EvalReport:
-    """Check and time a candidate, and beside it a rival where the request names one.
+    """Check and time a candidate, and beside it an opponent where the request names one.
 
     Whoever is judged is taken off the list of candidates; the rest are for other shapes.
     """
-    reference.renew()
-    begins = request.target is not Target.CPU and not request.stranger  # that one's have to wait for us
+    reference.draw_first_case()
+    begins = request.target is not Target.CPU and not request.untrusted_task  # that one's have to wait for us
     for candidate in candidates:
         candidate.await_start(gpu=begins)
     with contextlib.ExitStack() as stack:
         trials: list[Trial] = []
-        for side in [request] if request.rival_source is None else [request, rival_of(request)]:
+        for side in [request] if request.opponent_source is None else [request, opponent_of(request)]:
             candidate = candidates.pop(0)
             stack.callback(candidate.close)
-            trials.append(stack.enter_context(Trial(side, candidate, reference, cache, is_rival=bool(trials))))
+            trials.append(stack.enter_context(Trial(side, candidate, reference, cache, is_opponent=bool(trials))))
         report = _verdict(request, trials, reference)
-    if request.entry == "Model" and report.timing is not None:  # now that all memory is ours again
-        report = admitted(report, reference)
-    if request.labelled and report.labels is not None:
+    if request.is_reference and report.timing is not None:  # now that all memory is ours again
+        report = with_degenerate_reasons(report, reference)
+    if request.with_labels and report.labels is not None:
         shapes = try_other_shapes(request, candidates, reference, cache)
         report = replace(report, labels=replace(report.labels, other_shapes=shapes))
-    reference.rest()
+    reference.release_first_case()
     return report
 
 
-def admitted(report: EvalReport, reference: Reference) -> EvalReport:
+def with_degenerate_reasons(report: EvalReport, reference: Reference) -> EvalReport:
     """The report on a task's own model, with why the task is degenerate where it is.
 
     Nobody is judged here any more, so that memory which does not suffice is no candidate's fault.
     """
     try:
-        reasons = admit(reference)
+        reasons = degenerate_reasons(reference)
     except (RuntimeError, TaskFault) as error:
         if not any(sign in str(error) for sign in NO_MEMORY):
             raise
@@ -167,7 +174,7 @@ def _verdict(request: EvalRequest, trials: list[Trial], reference: Reference) ->
     except Failure as failure:
         return EvalReport(failure.outcome, None, failure.log, failure.rule, trial.checks, built=trial.loaded)
     except torch.cuda.OutOfMemoryError as error:
-        if request.entry == "Model" or not trial.loaded:
+        if request.is_reference or not trial.loaded:
             raise TaskFault(f"It cannot be checked and timed here: {TOO_LARGE}") from error
         # There was enough for the reference, before the candidate was loaded.
         log = "The candidate leaves too little of the device's memory for the check."
@@ -178,23 +185,23 @@ def _accepted(request: EvalRequest, trials: list[Trial], reference: Reference) -
     """The report on a candidate that is right; one that is not raises ``Failure``."""
     trial = trials[0]
     prepare(trial, trials[1:])
-    seen = look_at(trials, reference)
-    timing, *rivals = timings(seen)
+    seen = measure_calls(trials, reference)
+    timing, *opponents = timings(seen)
     leading = timing.median_ms < request.profile_below_ms
-    told = trial.profile() if leading or request.labelled else None
-    if rivals and not trial.on_host:
+    told = trial.profile() if leading or request.with_labels else None
+    if opponents and not trial.on_host:
         trial.end()
-        with no_fault_of_the_candidate():
-            seen[1] = look_at_alone(seen[1], seen[0], reference)
-            rivals[0], trial.checks["rival"] = timed_alone(seen[1], rivals[0])
-    if seen[0].by_itself:
+        with opponent_errors_as_machine_faults():
+            seen[1] = measure_alone(seen[1], seen[0], reference)
+            opponents[0], trial.checks["opponent"] = choose_opponent_timing(seen[1], opponents[0])
+    if seen[0].single_calls:
         timing = side_by_side.timed(timing, *seen)
     return EvalReport(
         Outcome.OK,
         timing,
         checks=trial.checks,
         profile=cut(str(told.get("profile"))) if told and leading else None,
-        rival=rivals[0] if rivals else None,
+        opponent=opponents[0] if opponents else None,
         labels=trial.labels(told),
-        seeds=trial.seeds if request.labelled else {},
+        seeds=trial.seeds if request.with_labels else {},
     )

@@ -13,17 +13,17 @@ from stark_worker.protocol.errors import Failure, MachineryFault
 from stark_worker.referee.trial import Trial
 from stark_worker.timing.sample import Sample
 
-SAMPLES_FEW, SAMPLES_ENOUGH, SAMPLES_MOST = 8, 30, 100  # of fewer no interval has 99 %
-BURSTS_ENOUGH, BURSTS_MOST = 15, 30
-SHORTEST = 0.75  # of the longest burst
-ALIKE = 2.0  # up to this ratio bursts are made equally long
-SAMPLING_S, SAMPLING_DEVICE_S, SAMPLING_MOST_S = 2.0, 1.0, 10.0
-COMPARED, COMPARED_LEAST = 0.1, 6  # the share of calls that are compared where not all are, and how many at least
+MIN_SAMPLES, SAMPLES_ENOUGH, MAX_SAMPLES = 8, 30, 100  # of fewer no interval has 99 %
+BURSTS_ENOUGH, MAX_BURSTS = 15, 30
+MIN_BURST_SHARE = 0.75  # of the longest burst
+MAX_BURST_RATIO = 2.0  # up to this ratio bursts are made equally long
+SAMPLING_S, SAMPLING_DEVICE_S, MAX_SAMPLING_S = 2.0, 1.0, 10.0
+COMPARED_SHARE, MIN_COMPARED = 0.1, 6  # the share of calls that are compared where not all are, and how many at least
 
 
 @contextlib.contextmanager
-def no_fault_of_the_candidate() -> Iterator[None]:
-    """A rival was judged before; what goes wrong with it now is nobody's fault who is judged."""
+def opponent_errors_as_machine_faults() -> Iterator[None]:
+    """An opponent was judged before; what goes wrong with it now is nobody's fault who is judged."""
     try:
         yield
     except Failure as failure:
@@ -35,12 +35,12 @@ def measure(trials: Sequence[Trial], reference: Reference) -> list[list[Sample]]
 
     Where there are two they take turns on the same inputs, so that whatever slows the machine slows both alike.
     """
-    make_alike(trials)
+    equalise_bursts(trials)
     samples: list[list[Sample]] = [[] for _ in trials]
     began = time.monotonic()
-    while not _enough(trials, len(samples[0]), spent_s := time.monotonic() - began):
-        left = 1 if spent_s > SAMPLING_MOST_S * len(trials) else SAMPLES_ENOUGH - len(samples[0])
-        share = random.SystemRandom().uniform(SHORTEST, 1.0)  # nobody can foresee which call is the last
+    while not _has_enough(trials, len(samples[0]), spent_s := time.monotonic() - began):
+        left = 1 if spent_s > MAX_SAMPLING_S * len(trials) else SAMPLES_ENOUGH - len(samples[0])
+        share = random.SystemRandom().uniform(MIN_BURST_SHARE, 1.0)  # nobody can foresee which call is the last
         lengths = [math.ceil(share * trial.burst) for trial in trials]
         take_turns(trials, samples, reference, lengths, max(_share_compared(trial, left) for trial in trials))
     return samples
@@ -52,39 +52,39 @@ def take_turns(
     """One more sample of each, on the same inputs, who is first by chance. ``share`` is how many calls are compared
     where that takes far longer than they do.
     """
-    cases = reference.timed_questions(max(lengths)) if reference.huge else reference.timed_cases(max(lengths))
+    cases = reference.timed_inputs(max(lengths)) if reference.huge else reference.timed_cases(max(lengths))
     turns = list(zip(trials, samples, lengths, strict=True))
     random.SystemRandom().shuffle(turns)
     for trial, taken, length in turns:
-        with contextlib.nullcontext() if trial is trials[0] else no_fault_of_the_candidate():
+        with contextlib.nullcontext() if trial is trials[0] else opponent_errors_as_machine_faults():
             taken.append(trial.call_checked(cases[:length], share=share))
 
 
-def make_alike(trials: Sequence[Trial]) -> None:
+def equalise_bursts(trials: Sequence[Trial]) -> None:
     """Waking up weighs alike in bursts of one length. Where one is far slower, the others would drown in it; one that
     is called by itself only because it returns the same memory every time need not be slower at all."""
     shortest, longest = min(trial.burst for trial in trials), max(trial.burst for trial in trials)
-    if longest <= ALIKE * shortest or any(trial.on_host and trial.keeps_memory for trial in trials):
+    if longest <= MAX_BURST_RATIO * shortest or any(trial.on_host and trial.reuses_output_memory for trial in trials):
         for trial in trials:
             trial.burst = shortest
 
 
-def _enough(trials: Sequence[Trial], count: int, spent_s: float) -> bool:
+def _has_enough(trials: Sequence[Trial], count: int, spent_s: float) -> bool:
     """Whether so many samples will do; the score ``kernelbench`` takes as many as KernelBench if it can."""
     in_bursts = any(trial.burst > 1 for trial in trials)
-    wanted, most = (BURSTS_ENOUGH, BURSTS_MOST) if in_bursts else (SAMPLES_ENOUGH, SAMPLES_MOST)
-    if any(trial.compared < min(COMPARED_LEAST, count) for trial in trials):
+    wanted, most = (BURSTS_ENOUGH, MAX_BURSTS) if in_bursts else (SAMPLES_ENOUGH, MAX_SAMPLES)
+    if any(trial.compared < min(MIN_COMPARED, count) for trial in trials):
         return False
     if count >= most:
         return True
     if trials[0].as_kernelbench and not in_bursts and not trials[0].on_host:
         wanted = most
-    if spent_s > SAMPLING_MOST_S * len(trials):
-        wanted = SAMPLES_FEW
+    if spent_s > MAX_SAMPLING_S * len(trials):
+        wanted = MIN_SAMPLES
     least_s = SAMPLING_S if trials[0].on_host else SAMPLING_DEVICE_S
     return count >= wanted and spent_s > least_s * len(trials)
 
 
 def _share_compared(trial: Trial, left: int) -> float:
     """Of calls whose answers are yet to be computed: so many that of those that are left enough are compared."""
-    return max(COMPARED, (COMPARED_LEAST - trial.compared) / max(left, 1))
+    return max(COMPARED_SHARE, (MIN_COMPARED - trial.compared) / max(left, 1))

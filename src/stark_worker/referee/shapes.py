@@ -13,7 +13,7 @@ import torch
 
 from stark_worker.correctness.reference import Reference
 from stark_worker.protocol.errors import Failure, MachineryFault, TaskFault
-from stark_worker.protocol.request import SHAPE_S, EvalRequest, Limits
+from stark_worker.protocol.request import EXTRA_SHAPE_S, EvalRequest, Limits
 from stark_worker.referee.candidate import Candidate
 from stark_worker.referee.trial import Trial
 
@@ -21,7 +21,7 @@ RIGHT, NOT_TRIED = "right", "not tried"
 
 
 @dataclass(frozen=True)
-class Resized:
+class Resize:
     """Another size of one dimension, in the first tensor alone or in all that have the same size there."""
 
     dimension: int
@@ -49,16 +49,16 @@ def try_other_shapes(
     request: EvalRequest, candidates: Sequence[Candidate], reference: Reference, cache: str
 ) -> dict[str, str]:
     """What comes of a candidate on other shapes; each is tried by a fresh process of it."""
-    limits = Limits(min(request.limits.build_s, SHAPE_S), min(request.limits.run_s, SHAPE_S))
+    limits = Limits(min(request.limits.build_s, EXTRA_SHAPE_S), min(request.limits.run_s, EXTRA_SHAPE_S))
     found = {}
-    for candidate, other in zip(candidates, _accepted(reference), strict=False):
+    for candidate, other in zip(candidates, accepted_sizes(reference), strict=False):
         shape = ", ".join("x".join(map(str, tensor.shape)) for tensor in other.first.inputs)
         candidate.limits = limits
-        found[shape] = _tried(replace(request, limits=limits), candidate, other, cache)
+        found[shape] = _try_size(replace(request, limits=limits), candidate, other, cache)
     return found
 
 
-def _tried(request: EvalRequest, candidate: Candidate, reference: Reference, cache: str) -> str:
+def _try_size(request: EvalRequest, candidate: Candidate, reference: Reference, cache: str) -> str:
     try:
         with Trial(request, candidate, reference, cache) as trial:
             trial.check()
@@ -69,29 +69,29 @@ def _tried(request: EvalRequest, candidate: Candidate, reference: Reference, cac
     return RIGHT
 
 
-def _accepted(reference: Reference) -> Iterator[Reference]:
+def accepted_sizes(reference: Reference) -> Iterator[Reference]:
     """The reference on other shapes, as far as it takes them."""
     seen: list[list[torch.Size]] = []
-    for resized in _sizes(reference.first.inputs):
+    for resized in _candidate_sizes(reference.first.inputs):
         shapes = [tensor.shape for tensor in resized(reference.first.inputs)]
         if shapes not in seen:
             seen.append(shapes)
             try:
-                other = reference.resized(resized)
+                other = reference.with_input_sizes(resized)
             except (TaskFault, torch.cuda.OutOfMemoryError):
                 continue
             yield other
 
 
-def _sizes(inputs: list[torch.Tensor]) -> Iterator[Resized]:
+def _candidate_sizes(inputs: list[torch.Tensor]) -> Iterator[Resize]:
     if all(tensor.ndim == 0 or tensor.numel() == 0 for tensor in inputs):
         return
     shape = inputs[_first(inputs)].shape
     for dimension, grown in ((0, True), (-1, False), (0, False), (-1, True)):
         size = shape[dimension] + 1 if grown else shape[dimension] // 2 | 1
         if size != shape[dimension]:
-            yield Resized(dimension, size, alone=False)
-            yield Resized(dimension, size, alone=True)
+            yield Resize(dimension, size, alone=False)
+            yield Resize(dimension, size, alone=True)
 
 
 def _first(tensors: list[torch.Tensor]) -> int:

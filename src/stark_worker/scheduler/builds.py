@@ -17,15 +17,15 @@ from typing import Any
 
 from stark_worker.compiler import cache
 from stark_worker.processes.channel import ChannelClosed
-from stark_worker.processes.environment import threads
-from stark_worker.processes.handles import Nursery, Ward
-from stark_worker.processes.workdir import LIBRARY_FOLDER, READY_HEADER, READY_MADE, SOURCE_FILE
+from stark_worker.processes.environment import usable_cores
+from stark_worker.processes.handles import ForkServer, ProcessHandle
+from stark_worker.processes.workdir import LIBRARY_FOLDER, PCH_FILE, PCH_HEADER, SOURCE_FILE
 from stark_worker.protocol.errors import Outcome
 from stark_worker.protocol.logs import cut, too_slow
 from stark_worker.protocol.report import EvalReport
 from stark_worker.protocol.request import EvalRequest
 
-ASKED_AGAIN = 2
+REQUESTS_BEFORE_PRECOMPILING = 2
 _KEY = re.compile(r"[0-9a-f]{32}")
 
 
@@ -37,11 +37,11 @@ def needs_building(source: str) -> bool:
 class Builds:
     """Reads candidates and compiles what they ask for."""
 
-    def __init__(self, nursery: Nursery, folder: Path, shared: Path, more: Mapping[str, str]) -> None:
-        self._nursery, self._folder, self._shared = nursery, folder, shared
+    def __init__(self, fork_server: ForkServer, folder: Path, shared: Path, more: Mapping[str, str]) -> None:
+        self._fork_server, self._folder, self._shared = fork_server, folder, shared
         self._more = {**more, "CUDA_VISIBLE_DEVICES": ""}  # a build must not disturb what is being timed
-        self._room = asyncio.Semaphore(threads())
-        self._asked: Counter[str] = Counter()  # how often for which headers
+        self._room = asyncio.Semaphore(usable_cores())
+        self._header_requests: Counter[str] = Counter()  # how often for which headers
 
     async def build(self, request: EvalRequest) -> EvalReport | None:
         """Have everything in the cache that the candidate asks for when it is loaded; a report if it cannot be."""
@@ -51,21 +51,21 @@ class Builds:
         async with self._room:
             try:
                 async with asyncio.timeout(request.limits.build_s):
-                    return await self._read(request, checks)
+                    return await self._run_reader(request, checks)
             except TimeoutError:
                 late = too_slow("loaded", request.limits)
                 return EvalReport(Outcome.TIMEOUT, log=late, checks=checks, built=False)
 
-    async def _read(self, request: EvalRequest, checks: dict[str, str]) -> EvalReport | None:
+    async def _run_reader(self, request: EvalRequest, checks: dict[str, str]) -> EvalReport | None:
         """``checks`` is told how far the reader is locked in, before anything of the candidate's is there."""
         folder = Path(tempfile.mkdtemp(prefix="reader-", dir=self._folder))
         folder.chmod(0o755)  # compilers, which may be another user, read what it writes
         (folder / SOURCE_FILE).write_text(request.candidate_source, encoding="utf-8")
-        async with Ward(self._nursery, "reader", folder, self._more) as reader:
+        async with ProcessHandle(self._fork_server, "reader", folder, self._more) as reader:
             try:
                 reader.channel.send(mode=request.build, cache=str(self._shared))
-                checks["isolation"] = cut(str((await reader.says("locked")).get("isolation")))
-                while (message := await reader.says("asked", "failed", "unclear", "read"))["did"] == "asked":
+                checks["isolation"] = cut(str((await reader.expect("locked")).get("isolation")))
+                while (message := await reader.expect("asked", "failed", "unclear", "read"))["did"] == "asked":
                     reader.channel.send(**await self._compile(folder, request.build))
             except ChannelClosed:
                 return None  # whatever happened to it happens again when it is loaded, and is told there
@@ -75,55 +75,55 @@ class Builds:
 
     async def _compile(self, home: Path, mode: str) -> dict[str, Any]:
         """The library of the extension that the reader wrote down, or why there is none."""
-        folder = cache.place_to_build(self._shared)
-        async with Ward(self._nursery, "compiler", folder, self._more) as compiler:
+        folder = cache.new_build_dir(self._shared)
+        async with ProcessHandle(self._fork_server, "compiler", folder, self._more) as compiler:
             try:
-                key, headers = await self._named(compiler, home, mode)
+                key, headers = await self._request_keys(compiler, home, mode)
                 if library := cache.find(self._shared, key):
                     return {"library": str(library)}
-                ready = await self._ready(headers, home, mode) if headers else None
+                ready = await self._find_or_make_headers(headers, home, mode) if headers else None
                 compiler.channel.send(do="build", ready=ready and str(ready))
-                said = await compiler.says("built", "failed")
+                said = await compiler.expect("built", "failed")
             except ChannelClosed:
                 return {"failed": "The compiler ended without an answer, as happens when memory runs out."}
             if said["did"] == "failed":
                 await compiler.end()
                 await asyncio.to_thread(shutil.rmtree, folder, ignore_errors=True)  # it may be what fills the disk
-                cache.check_room(self._shared)
+                cache.check_disk_space(self._shared)
                 return {"failed": str(said.get("log"))}
             await compiler.end()  # before anybody relies on what it left
             library = await asyncio.to_thread(cache.publish, folder / LIBRARY_FOLDER, self._shared, key)
             return {"library": str(library)} if library else {"failed": "The compiler left no library."}
 
-    async def _named(self, compiler: Ward, home: Path, mode: str) -> tuple[str, str | None]:
+    async def _request_keys(self, compiler: ProcessHandle, home: Path, mode: str) -> tuple[str, str | None]:
         """The keys of an extension, and of the headers it begins with where these can be made ready."""
         compiler.channel.send(home=str(home), mode=mode, cache=str(self._shared))
-        named = await compiler.says("named")
+        named = await compiler.expect("named")
         key, headers = (named.get(name) for name in ("key", "headers"))
         if not all(isinstance(each, str) and _KEY.fullmatch(each) for each in (key, headers or key)):
             raise ChannelClosed("not a key")
         return str(key), headers and str(headers)
 
-    async def _ready(self, headers: str, home: Path, mode: str) -> Path | None:
+    async def _find_or_make_headers(self, headers: str, home: Path, mode: str) -> Path | None:
         """The headers of that key if they are ready, so that a compiler need not read them.
 
         They are made for the second who asks: to make them takes as long as to read them twice.
         """
-        self._asked[headers] += 1
-        ready = cache.find(self._shared, headers, READY_HEADER)
-        if ready or self._asked[headers] != ASKED_AGAIN:
+        self._header_requests[headers] += 1
+        ready = cache.find(self._shared, headers, PCH_HEADER)
+        if ready or self._header_requests[headers] != REQUESTS_BEFORE_PRECOMPILING:
             return ready
-        folder = cache.place_to_build(self._shared)
-        async with Ward(self._nursery, "compiler", folder, self._more) as compiler:
+        folder = cache.new_build_dir(self._shared)
+        async with ProcessHandle(self._fork_server, "compiler", folder, self._more) as compiler:
             try:
-                _, named = await self._named(compiler, home, mode)
+                _, named = await self._request_keys(compiler, home, mode)
                 compiler.channel.send(do="headers")
-                await compiler.says("built")
+                await compiler.expect("built")
             except ChannelClosed:
                 return None
             await compiler.end()
             if named == headers:  # and what it was asked for was not rewritten meanwhile
                 with contextlib.suppress(OSError):  # a full disk: it goes without
-                    made = (folder / LIBRARY_FOLDER, self._shared, headers, READY_MADE, READY_HEADER)
+                    made = (folder / LIBRARY_FOLDER, self._shared, headers, PCH_FILE, PCH_HEADER)
                     await asyncio.to_thread(cache.publish, *made)
-            return cache.find(self._shared, headers, READY_HEADER)
+            return cache.find(self._shared, headers, PCH_HEADER)

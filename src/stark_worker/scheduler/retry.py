@@ -20,16 +20,16 @@ RETRIES = 1  # where nobody says how many
 Judge = Callable[[EvalRequest], Awaitable[EvalReport]]
 
 
-async def judge_patiently(judge: Judge, request: EvalRequest, retries: int = RETRIES) -> EvalReport:
+async def judge_with_retries(judge: Judge, request: EvalRequest, retries: int = RETRIES) -> EvalReport:
     """One report. Faults of the machinery are tried again; those that stay and are nobody else's are raised."""
-    by_candidate = request.entry != "Model"
+    by_candidate = not request.is_reference
     for tries_left in range(retries, -1, -1):
         try:
             return await judge(request)
         except SandboxTooWeak:
             raise
         except RefereeSilent as silence:
-            if by_candidate:  # the reference was measured in time
+            if by_candidate:  # the reference was measure_baselines in time
                 return EvalReport(Outcome.TIMEOUT, log=str(silence))
             raise
         except (MachineryFault, ProtocolError, OSError) as fault:
@@ -41,9 +41,11 @@ async def judge_patiently(judge: Judge, request: EvalRequest, retries: int = RET
     raise AssertionError("unreachable")
 
 
-async def measured(judge: Judge, request: EvalRequest, names: Sequence[str]) -> AsyncIterator[tuple[str, EvalReport]]:
+async def measure_baselines(
+    judge: Judge, request: EvalRequest, names: Sequence[str]
+) -> AsyncIterator[tuple[str, EvalReport]]:
     """Each of these baselines of a request's task, as it comes."""
     patient = replace(request, limits=replace(request.limits, run_s=max(request.limits.run_s, COMPILE_S)))
     for name in names:
         source, entry = baseline_source(request.task_source, name)
-        yield name, await judge_patiently(judge, replace(patient, candidate_source=source, entry=entry))
+        yield name, await judge_with_retries(judge, replace(patient, candidate_source=source, entry=entry))

@@ -29,7 +29,7 @@ from stark_worker.protocol.codec import ProtocolError, from_json, to_json
 from stark_worker.protocol.errors import MachineryFault, TaskFault
 from stark_worker.protocol.folder import ANSWERS, ASKED, PARTS, lock, write_whole
 from stark_worker.protocol.request import EvalRequest
-from stark_worker.scheduler.worker import Station
+from stark_worker.scheduler.worker import Worker
 
 POLL_S = 0.2
 
@@ -40,10 +40,13 @@ HEARTBEAT_S = 2.0
 LONGEST_MESSAGE = 1_000
 
 
-KEPT_S = 30 * 86_400.0  # how long an answer waits for its host
+ANSWER_LIFETIME_S = 30 * 86_400.0  # how long an answer waits for its host
 
 
-AGAIN_S, LASTING_S = 5.0, 120.0  # a folder that cannot be used is tried again that often, and given up after that long
+RETRY_EVERY_S, GIVE_UP_AFTER_S = (
+    5.0,
+    120.0,
+)  # a folder that cannot be used is tried again that often, and given up after that long
 
 
 log = logging.getLogger(__name__)
@@ -52,17 +55,17 @@ log = logging.getLogger(__name__)
 Done = TypeVar("Done")
 
 
-async def serve(folder: Path, station: Station) -> None:
-    """Work off requests until FOLDER/stop appears or the process is ended, as many at once as the station has room.
+async def serve(folder: Path, worker: Worker) -> None:
+    """Work off requests until FOLDER/stop appears or the process is ended, as many at once as the worker has room.
 
     A folder that cannot be used for long is a ``MachineryFault``.
     """
     for part in PARTS:
         (folder / part).mkdir(parents=True, exist_ok=True)
-    _tidy(folder)
-    write_whole(folder / "device.json", to_json(await station.device()))
+    _delete_old_answers(folder)
+    write_whole(folder / "device.json", to_json(await worker.device()))
     try:
-        await _work_off(folder, station)
+        await _serve_requests(folder, worker)
     except ExceptionGroup as failed:
         if (faults := failed.subgroup(MachineryFault)) is None:
             raise
@@ -71,14 +74,14 @@ async def serve(folder: Path, station: Station) -> None:
     log.warning("The worker ends because %s is there. Delete that before a worker is to serve the folder again.", stop)
 
 
-async def _work_off(folder: Path, station: Station) -> None:
+async def _serve_requests(folder: Path, worker: Worker) -> None:
     async with asyncio.TaskGroup() as group:
-        beating = group.create_task(_beat(folder))
+        beating = group.create_task(_write_heartbeats(folder))
         under_way: set[asyncio.Task[None]] = set()
-        while not await _insist(folder, (folder / "stop").exists):
-            room = len(under_way) < station.slots
-            if room and (claimed := await _insist(folder, lambda: _claim(folder))):
-                under_way.add(group.create_task(_work(folder, claimed, station)))
+        while not await _retry(folder, (folder / "stop").exists):
+            room = len(under_way) < worker.slots
+            if room and (claimed := await _retry(folder, lambda: _claim(folder))):
+                under_way.add(group.create_task(_answer(folder, claimed, worker)))
             else:
                 await asyncio.sleep(POLL_S)
             under_way = {task for task in under_way if not task.done()}
@@ -86,40 +89,40 @@ async def _work_off(folder: Path, station: Station) -> None:
         beating.cancel()
 
 
-async def _insist(folder: Path, act: Callable[[], Done]) -> Done:
+async def _retry(folder: Path, act: Callable[[], Done]) -> Done:
     """Do something in the folder, again and again while that fails: disks are tidied up and shares come back."""
     began = time.monotonic()
     while True:
         try:
             return act()
         except OSError as error:
-            if time.monotonic() - began > LASTING_S:
+            if time.monotonic() - began > GIVE_UP_AFTER_S:
                 raise MachineryFault(
-                    f"{folder} cannot be used: {error}. It was tried for {LASTING_S:.0f} s. Make room there or bring "
+                    f"{folder} cannot be used: {error}. It was tried for {GIVE_UP_AFTER_S:.0f} s. Make room there or bring "
                     "the folder back, and start the worker again; requests that have no answer yet are taken up then."
                 ) from error
             log.warning("%s cannot be used now and is tried again: %s", folder, error)
-            await asyncio.sleep(AGAIN_S)
+            await asyncio.sleep(RETRY_EVERY_S)
 
 
-def _tidy(folder: Path) -> None:
+def _delete_old_answers(folder: Path) -> None:
     """Drop what no host has come back for."""
     for path in (*(folder / ANSWERS).iterdir(), *(folder / ASKED).iterdir()):
         with contextlib.suppress(OSError):  # another tidies too, or it is not ours to tidy
-            if time.time() - path.stat().st_mtime > KEPT_S and (file := lock(path)):
+            if time.time() - path.stat().st_mtime > ANSWER_LIFETIME_S and (file := lock(path)):
                 with file:
                     path.unlink()
 
 
-async def _beat(folder: Path) -> None:
+async def _write_heartbeats(folder: Path) -> None:
     while True:
-        await _insist(folder, lambda: write_whole(folder / "heartbeat", str(time.time())))
+        await _retry(folder, lambda: write_whole(folder / "heartbeat", str(time.time())))
         await asyncio.sleep(HEARTBEAT_S)
 
 
 def _claim(folder: Path) -> IO[str] | None:
     """A request that nobody else works on, open and locked; None when there is none."""
-    for path in _waiting(folder):
+    for path in _open_requests(folder):
         claimed = folder / "working" / path.name
         with contextlib.suppress(FileNotFoundError):  # another was faster
             if path != claimed:
@@ -129,22 +132,22 @@ def _claim(folder: Path) -> IO[str] | None:
     return None
 
 
-def _waiting(folder: Path) -> Iterator[Path]:
+def _open_requests(folder: Path) -> Iterator[Path]:
     for part in ("working", "requests"):  # first what a worker that died has left
         yield from sorted((folder / part).glob("*.json"))
 
 
-async def _work(folder: Path, claimed: IO[str], station: Station) -> None:
+async def _answer(folder: Path, claimed: IO[str], worker: Worker) -> None:
     with claimed:
         request = Path(claimed.name)
-        answer = json.dumps(await _judge(await _insist(folder, claimed.read), station))
-        await _insist(folder, lambda: write_whole(folder / ANSWERS / request.name, answer))
-        await _insist(folder, lambda: request.unlink(missing_ok=True))
+        answer = json.dumps(await _judge(await _retry(folder, claimed.read), worker))
+        await _retry(folder, lambda: write_whole(folder / ANSWERS / request.name, answer))
+        await _retry(folder, lambda: request.unlink(missing_ok=True))
 
 
-async def _judge(text: str, station: Station) -> dict[str, object]:
+async def _judge(text: str, worker: Worker) -> dict[str, object]:
     try:
-        return {"report": json.loads(to_json(await station.judge(from_json(EvalRequest, text))))}
+        return {"report": json.loads(to_json(await worker.judge(from_json(EvalRequest, text))))}
     except (TaskFault, MachineryFault) as fault:
         return {"fault": fault.kind, "message": str(fault)[:LONGEST_MESSAGE]}
     except (ProtocolError, OSError) as fault:

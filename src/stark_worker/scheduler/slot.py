@@ -13,17 +13,17 @@ from pathlib import Path
 from typing import Any
 
 from stark_worker.processes.channel import Channel
-from stark_worker.processes.handles import Nursery
+from stark_worker.processes.handles import ForkServer
 
 
-class Seat:
+class CandidateSlot:
     """A process for one candidate, with its folder, and our ends of everything that leads to it."""
 
     def __init__(
-        self, nursery: Nursery, parent: Path, environment: Mapping[str, str], order: Mapping[str, Any]
+        self, fork_server: ForkServer, parent: Path, environment: Mapping[str, str], order: Mapping[str, Any]
     ) -> None:
         self.folder = Path(tempfile.mkdtemp(prefix="candidate-", dir=parent))
-        self._remains = nursery.remains
+        self._reaper = fork_server.reaper
         self._ending: asyncio.Task[None] | None = None
         self._held = contextlib.ExitStack()
         with contextlib.ExitStack() as unless_started, contextlib.ExitStack() as theirs:
@@ -38,14 +38,14 @@ class Seat:
             arena = os.memfd_create("arena", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
             self._held.callback(os.close, arena)
             channel.send(**order)  # what it hears next comes from the referee
-            self._lifeline = nursery.start(
+            self._lifeline = fork_server.start(
                 "candidate", self.folder, [their_channel.fileno(), print_to, arena], environment
             )
             unless_started.pop_all()
         self.ends = [channel.fileno(), self._lifeline.fileno(), output, arena]
 
     def is_alive(self) -> bool:
-        """Whether its warden is there still, which it is as long as the process is."""
+        """Whether its supervisor is there still, which it is as long as the process is."""
         look = select.poll()
         look.register(self._lifeline, 0)
         return not look.poll(0)
@@ -58,9 +58,9 @@ class Seat:
         """End the process, also where a referee holds on to it; done when nothing of it is left but its folder."""
         if self._ending is None:
             self.release()
-            self._ending = self._remains.end(self._lifeline)
+            self._ending = self._reaper.end(self._lifeline)
         return self._ending
 
     def remove(self) -> None:
         """End it, and have its folder go afterwards."""
-        self._remains.remove(self.folder, self.end())
+        self._reaper.remove(self.folder, self.end())

@@ -1,8 +1,8 @@
-"""Everything that judges on one machine: two nurseries, a lane for each device, and builds beside the lanes. No torch.
+"""Everything that judges on one machine: two fork servers, a lane for each device, and builds beside the lanes. No torch.
 
     request -> built (reader, compilers; many at once) -> lane (referee and a fresh candidate; one at a time) -> report
 
-Timing needs its device for itself, so each GPU is a lane, and so is the CPU. Other stations on the machine have lanes
+Timing needs its device for itself, so each GPU is a lane, and so is the CPU. Other workers on the machine have lanes
 of their own: on a GPU they take turns, trial by trial (``turns``). Builds run beside the GPUs; on the CPU,
 where they would disturb the clock, they take their turn in the lane. A GPU that is left unhealthy is not used again
 while there is another.
@@ -22,10 +22,10 @@ from types import TracebackType
 from typing import Self
 
 from stark_worker.compiler import cache
-from stark_worker.device.gpu_lock import PLACE
+from stark_worker.device.gpu_lock import LOCK_DIR
 from stark_worker.processes.channel import ChannelClosed
-from stark_worker.processes.environment import threads
-from stark_worker.processes.handles import Nursery, Ward
+from stark_worker.processes.environment import usable_cores
+from stark_worker.processes.handles import ForkServer, ProcessHandle
 from stark_worker.processes.process_tree import hide_memory
 from stark_worker.protocol.codec import from_json
 from stark_worker.protocol.errors import MachineryFault
@@ -38,9 +38,9 @@ from stark_worker.scheduler.lane import UNHEALTHY, Lane
 DEVICE_S = 120.0
 # To start CUDA a process has to listen at a socket, which is refused to whoever is confined: of a candidate only its
 # first process can use the GPU. torch.compile would compile in new ones that ask for the GPU; forked ones know it.
-BY_FORKED_PROCESSES = {"TORCHINDUCTOR_WORKER_START": "fork"}
+INDUCTOR_BY_FORK = {"TORCHINDUCTOR_WORKER_START": "fork"}
 
-SHOW_THEM = "Unset it, or name the GPUs to use, as in CUDA_VISIBLE_DEVICES=0."
+SHOW_GPUS_HINT = "Unset it, or name the GPUs to use, as in CUDA_VISIBLE_DEVICES=0."
 
 log = logging.getLogger(__name__)
 
@@ -55,27 +55,29 @@ def devices(target: Target) -> list[str]:
     return sorted(name for name in (visible.split(",") if visible else present) if name) or ["0"]
 
 
-def hidden(target: Target) -> str | None:
+def hidden_gpu_reason(target: Target) -> str | None:
     """Why no GPU can be used whatever the machine has; None where one may be."""
     if target is Target.CPU or os.environ.get("CUDA_VISIBLE_DEVICES") != "":
         return None
     return f"The target {target} needs a GPU, and CUDA_VISIBLE_DEVICES is set to nothing, which hides all of them."
 
 
-class Station:
+class Worker:
     """Judges requests of one target for as long as it is entered."""
 
-    def __init__(self, target: Target, shared: Path, allow_weak_sandbox: bool = False, locks: Path = PLACE) -> None:
+    def __init__(self, target: Target, shared: Path, allow_weak_sandbox: bool = False, locks: Path = LOCK_DIR) -> None:
         self._target, self._shared, self._allow_weak, self._locks = target, shared, allow_weak_sandbox, locks
         self._names = devices(target)
         self._beside = target is not Target.CPU
-        self.slots = len(self._names) + (threads() // 2 if self._beside else 0)  # some build while others are timed
+        self.slots = len(self._names) + (
+            usable_cores() // 2 if self._beside else 0
+        )  # some build while others are timed
         self._facts: DeviceFacts | None = None
         self._asking = asyncio.Lock()
 
     async def __aenter__(self) -> Self:
-        if why := hidden(self._target):
-            raise MachineryFault(f"{why} {SHOW_THEM}")
+        if why := hidden_gpu_reason(self._target):
+            raise MachineryFault(f"{why} {SHOW_GPUS_HINT}")
         hide_memory()  # this process may hold keys, and a candidate may be the same user
         try:
             cache.make(self._shared)  # what is not there cannot be opened to a confined process
@@ -90,10 +92,10 @@ class Station:
             # or it is cleaned up as an old one when nothing was judged for days
             fcntl.flock(self._claim, fcntl.LOCK_SH)
         told = {ALLOW_WEAK: "yes"} if self._allow_weak else {}
-        told |= BY_FORKED_PROCESSES if self._beside else {}
+        told |= INDUCTOR_BY_FORK if self._beside else {}
         # The referee's idle threads take no time from the candidate; the candidate's wait as they would anywhere.
-        self._trusted = Nursery(folder, {"OMP_WAIT_POLICY": "passive", **told})
-        self._untrusted = Nursery(folder, told)
+        self._trusted = ForkServer(folder, {"OMP_WAIT_POLICY": "passive", **told})
+        self._untrusted = ForkServer(folder, told)
         self._lanes = asyncio.Queue[Lane]()
         for name in self._names:
             self._lanes.put_nowait(Lane(name, self._trusted, self._untrusted, folder, self._shared, self._locks))
@@ -115,7 +117,7 @@ class Station:
         async with self._asking:
             if self._facts is None:
                 async with self._lane() as lane:
-                    self._facts = await self._measured(lane)
+                    self._facts = await self._measure_device(lane)
             return self._facts
 
     async def judge(self, request: EvalRequest) -> EvalReport:
@@ -127,13 +129,13 @@ class Station:
             )
         if not self._beside:
             async with self._lane() as lane:
-                return await self._built(request) or await lane.judge(request)
-        if failed := await self._built(request):
+                return await self._build(request) or await lane.judge(request)
+        if failed := await self._build(request):
             return failed
         async with self._lane() as lane:
             return await lane.judge(request)
 
-    async def _built(self, request: EvalRequest) -> EvalReport | None:
+    async def _build(self, request: EvalRequest) -> EvalReport | None:
         """None when the candidate is built; otherwise why it cannot be."""
         if self._builds is None:
             more = await self._architecture() if self._beside else {}
@@ -167,15 +169,15 @@ class Station:
             if usable:
                 self._lanes.put_nowait(lane)
 
-    async def _measured(self, lane: Lane) -> DeviceFacts:
+    async def _measure_device(self, lane: Lane) -> DeviceFacts:
         folder = Path(tempfile.mkdtemp(prefix="device-", dir=self._folder.name))
-        async with Ward(self._trusted, "device", folder, lane.environment) as ward:
+        async with ProcessHandle(self._trusted, "device", folder, lane.environment) as handle:
             try:
                 async with asyncio.timeout(DEVICE_S):
-                    ward.channel.send(target=self._target)
-                    said = await ward.says("measured", "failed")
+                    handle.channel.send(target=self._target)
+                    said = await handle.expect("measured", "failed")
             except (ChannelClosed, TimeoutError) as error:
-                raise MachineryFault(f"The device could not be measured. {ward.last_words()}") from error
+                raise MachineryFault(f"The device could not be measured. {handle.last_output()}") from error
             if said["did"] == "failed":
                 raise MachineryFault(str(said["text"]))
             return from_json(DeviceFacts, said["facts"])

@@ -7,7 +7,14 @@ from collections.abc import Sequence
 from typing import Any
 
 from stark_worker.protocol.errors import Failure, Outcome
-from stark_worker.timing.overhead import AGREEMENT, GROSS, LEAST_MS, MOST_MS, Overhead, burst_length
+from stark_worker.timing.overhead import (
+    CLOCK_AGREEMENT_SHARE,
+    CLOCK_LIE_SHARE,
+    MAX_CLOCK_MS,
+    MIN_CLOCK_MS,
+    Overhead,
+    burst_length,
+)
 from stark_worker.timing.sample import Sample
 
 
@@ -16,7 +23,7 @@ def median_device_ms(samples: Sequence[Sample]) -> float:
     return statistics.median(sample.device_ms or 0.0 for sample in samples)
 
 
-def told_by_device(told: Any, calls: int) -> float:
+def read_device_ms(told: Any, calls: int) -> float:
     """What one call took by the device's clock, as the candidate's process tells it; 0 for anything but times.
 
     Of several it is the middle, so that a device that was held up for a moment does not count, unless that is far from
@@ -25,24 +32,25 @@ def told_by_device(told: Any, calls: int) -> float:
     if (
         not isinstance(told, list)
         or len(told) != calls
-        or not all(type(ms) is float and 0.0 <= ms <= MOST_MS for ms in told)
+        or not all(type(ms) is float and 0.0 <= ms <= MAX_CLOCK_MS for ms in told)
     ):
         return 0.0
     times: list[float] = told or [0.0]
     middle, mean = statistics.median(times), statistics.fmean(times)
-    return middle if abs(middle - mean) <= AGREEMENT * mean else mean
+    return middle if abs(middle - mean) <= CLOCK_AGREEMENT_SHARE * mean else mean
 
 
-def device_times(samples: Sequence[Sample], overhead: Overhead) -> tuple[float, ...] | None:
+def confirmed_device_times(samples: Sequence[Sample], overhead: Overhead) -> tuple[float, ...] | None:
     """The device's times where the referee's clock confirms them; None where that alone is to be believed."""
     times = tuple(
-        max(sample.device_ms or 0.0, LEAST_MS) + overhead.aside_ms(sample) / sample.length for sample in samples
+        max(sample.device_ms or 0.0, MIN_CLOCK_MS) + overhead.outside_clock_ms(sample) / sample.length
+        for sample in samples
     )
     outside_ms = overhead.typical_ms(samples)
     device_ms, length = statistics.median(times), burst_length(samples)
-    if abs(outside_ms - device_ms) <= AGREEMENT * outside_ms + overhead.doubt_ms / length:
+    if abs(outside_ms - device_ms) <= CLOCK_AGREEMENT_SHARE * outside_ms + overhead.doubt_ms / length:
         return times
-    if device_ms >= GROSS * outside_ms:
+    if device_ms >= CLOCK_LIE_SHARE * outside_ms:
         return None
     raise Failure(
         Outcome.REJECTED,

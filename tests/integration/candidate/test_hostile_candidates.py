@@ -12,7 +12,7 @@ from conformance.evaluator import KERNEL, RIGHT
 from stark_worker.protocol.errors import Outcome
 from stark_worker.protocol.request import Limits
 from waiting import standstills
-from worker_fixture import stationed
+from worker_fixture import running_worker
 
 LIMITS = Limits(build_s=6.0, run_s=3.0)
 
@@ -62,22 +62,22 @@ HOSTILE = {
 
 
 @pytest.fixture(scope="module")
-def station(tmp_path_factory):
-    with stationed(tmp_path_factory.mktemp("shared") / "cache") as station:
-        assert station.judge(RIGHT).outcome is Outcome.OK  # all is warm
-        yield station
+def worker(tmp_path_factory):
+    with running_worker(tmp_path_factory.mktemp("shared") / "cache") as worker:
+        assert worker.judge(RIGHT).outcome is Outcome.OK  # all is warm
+        yield worker
 
 
 @pytest.mark.parametrize("name", HOSTILE)
-def test_it_gets_its_outcome_in_time_and_leaves_nothing(name, station):
+def test_it_gets_its_outcome_in_time_and_leaves_nothing(name, worker):
     source, outcome = HOSTILE[name]
     with standstills() as late:
         began = time.monotonic()
-        report = station.judge(replace(RIGHT, candidate_source=source, limits=LIMITS))
+        report = worker.judge(replace(RIGHT, candidate_source=source, limits=LIMITS))
         took = time.monotonic() - began
     assert report.outcome is outcome, report
     assert report.sandbox, "wherever it ran, the report says how far it was locked in"
     assert len(report.log) < 6_000
     assert took - sum(late) < LIMITS.build_s + LIMITS.run_s + 1.0, late
-    assert station.left() == (set(), set())
-    assert station.judge(RIGHT).outcome is Outcome.OK
+    assert worker.left() == (set(), set())
+    assert worker.judge(RIGHT).outcome is Outcome.OK

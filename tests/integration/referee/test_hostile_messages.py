@@ -10,7 +10,7 @@ from integration.test_worker import HEAD
 from conformance.evaluator import RIGHT
 from stark_worker.protocol.errors import Outcome
 from stark_worker.protocol.request import Limits
-from worker_fixture import stationed
+from worker_fixture import running_worker
 
 LIMITS = Limits(build_s=30.0, run_s=10.0)
 
@@ -84,26 +84,26 @@ def lie():
 
 
 @pytest.fixture(scope="module")
-def station(tmp_path_factory):
-    with stationed(tmp_path_factory.mktemp("shared") / "cache") as station:
-        assert station.judge(RIGHT).outcome is Outcome.OK
-        yield station
-        assert station.judge(RIGHT).outcome is Outcome.OK
+def worker(tmp_path_factory):
+    with running_worker(tmp_path_factory.mktemp("shared") / "cache") as worker:
+        assert worker.judge(RIGHT).outcome is Outcome.OK
+        yield worker
+        assert worker.judge(RIGHT).outcome is Outcome.OK
 
 
 @pytest.mark.parametrize("seed", range(8))
 @pytest.mark.parametrize("when", ["constructed", "called"])
-def test_noise_in_the_conversation_ends_the_candidate_alone(station, when, seed):
-    report = station.judge(replace(RIGHT, candidate_source=writing(seed, when), limits=LIMITS))
+def test_noise_in_the_conversation_ends_the_candidate_alone(worker, when, seed):
+    report = worker.judge(replace(RIGHT, candidate_source=writing(seed, when), limits=LIMITS))
     assert report.outcome is Outcome.REJECTED, report
     assert report.rule == "forged_message"
-    assert station.left() == (set(), set())
+    assert worker.left() == (set(), set())
 
 
 @pytest.mark.parametrize("name", SAID)
-def test_a_lie_about_the_results_convinces_nobody(station, name):
+def test_a_lie_about_the_results_convinces_nobody(worker, name):
     source = HEAD + SAYING.replace("{lie}", SAID[name]) + MODEL.format(constructed="lie()", called="pass")
-    report = station.judge(replace(RIGHT, candidate_source=source, limits=LIMITS, labelled=True))
+    report = worker.judge(replace(RIGHT, candidate_source=source, limits=LIMITS, with_labels=True))
     assert (report.outcome is Outcome.OK) == (name in UNHARMED), report
     assert len(report.log) < 6_000
-    assert station.left() == (set(), set())
+    assert worker.left() == (set(), set())

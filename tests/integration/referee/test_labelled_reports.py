@@ -11,28 +11,28 @@ from conformance.evaluator import KERNEL, REFERENCE, RIGHT, TASK
 from stark_worker.protocol.errors import Outcome
 from stark_worker.protocol.report import Kernels
 from stark_worker.protocol.request import Limits
-from worker_fixture import stationed
+from worker_fixture import running_worker
 
 
 @pytest.fixture(scope="module")
 def judge(tmp_path_factory):
-    with stationed(tmp_path_factory.mktemp("shared") / "cache") as station:
-        yield station.judge
-        assert station.left() == (set(), set())
+    with running_worker(tmp_path_factory.mktemp("shared") / "cache") as worker:
+        yield worker.judge
+        assert worker.left() == (set(), set())
 
 
 @pytest.fixture
 def label(judge):
-    def labelled(source: str, **changes):
-        report = judge(replace(RIGHT, candidate_source=source, labelled=True, **changes))
+    def with_labels(source: str, **changes):
+        report = judge(replace(RIGHT, candidate_source=source, with_labels=True, **changes))
         assert report.outcome is Outcome.OK, report.log
         return report
 
-    return labelled
+    return with_labels
 
 
 def test_a_kernel_of_ones_own(label):
-    report = label(KERNEL, rival_source=TASK)
+    report = label(KERNEL, opponent_source=TASK)
     assert report.labels.kernels is Kernels.CUSTOM
     assert 0 < report.labels.own_share <= 1
     assert report.labels.precision == "fp32"

@@ -16,8 +16,8 @@ from conformance.evaluator import BROKEN_TASK, KERNEL, REFERENCE, RIGHT, TASK
 from stark_worker.protocol.codec import from_json, to_json
 from stark_worker.protocol.errors import MachineryFault, Outcome
 from stark_worker.protocol.report import DeviceFacts, EvalReport
-from stark_worker.protocol.request import EvalRequest, Precision, Score, Target
-from worker_fixture import stationed
+from stark_worker.protocol.request import Entry, EvalRequest, Precision, Score, Target
+from worker_fixture import running_worker
 
 without_gpu = pytest.mark.skipif(Path("/proc/driver/nvidia").exists(), reason="this machine has a GPU")
 
@@ -111,8 +111,8 @@ def work(command: str, text: str, **environment: str) -> subprocess.CompletedPro
 
 @pytest.fixture(scope="module")
 def judge(tmp_path_factory):
-    with stationed(tmp_path_factory.mktemp("shared") / "cache") as station:
-        yield station.judge
+    with running_worker(tmp_path_factory.mktemp("shared") / "cache") as worker:
+        yield worker.judge
 
 
 @pytest.fixture
@@ -209,7 +209,7 @@ def get_init_inputs():
 
 def test_a_candidate_may_work_in_place_where_the_reference_does(judge):
     task = TASK.replace("return torch.relu(x * 2.0 + self.bias)", "return x.mul_(2.0).add_(self.bias).relu_()")
-    report = judge(EvalRequest(task, task, "Model", limits=RIGHT.limits))
+    report = judge(EvalRequest(task, task, Entry.REFERENCE, limits=RIGHT.limits))
     assert report.outcome is Outcome.OK, report.log
 
 
@@ -227,9 +227,9 @@ def test_a_fast_one_is_profiled(judge):
 
 
 def test_a_rival_is_timed_beside_the_candidate(judge):
-    report = judge(replace(RIGHT, rival_source=TASK))
-    assert len(report.rival.samples_ms) == len(report.timing.samples_ms)
-    failing = replace(RIGHT, rival_source=FAILURES["raises"][0], rival_entry="ModelNew")
+    report = judge(replace(RIGHT, opponent_source=TASK))
+    assert len(report.opponent.samples_ms) == len(report.timing.samples_ms)
+    failing = replace(RIGHT, opponent_source=FAILURES["raises"][0], opponent_entry=Entry.CANDIDATE)
     with pytest.raises(MachineryFault, match="compared with failed"):
         judge(failing)
 

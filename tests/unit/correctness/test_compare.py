@@ -189,14 +189,14 @@ expected = torch.ones({shape}, dtype=torch.{expected})
 got = torch.ones({shape}, dtype=torch.{got})
 before = peak()
 assert before > expected.nbytes + got.nbytes
-{spoil}
+{poison}
 assert (mismatch(got, expected, Tolerance(1e-4, 1e-4)) is None) == {right}
 print((peak() - before) / (expected.nbytes + got.nbytes))
 """
 
 
 @pytest.mark.parametrize(
-    ("got", "expected", "rows", "spoil"),
+    ("got", "expected", "rows", "poison"),
     [
         ("float32", "float32", 5000, ""),
         ("float32", "float64", 5000, "got.fill_(2.0)"),
@@ -204,8 +204,8 @@ print((peak() - before) / (expected.nbytes + got.nbytes))
         ("int32", "int32", 5000, "got.fill_(2)"),
     ],
 )
-def test_comparing_400_megabytes_takes_less_than_a_tenth_more(got, expected, rows, spoil):
-    program = PEAK.format(shape=(rows, 10000), got=got, expected=expected, spoil=spoil, right=not spoil)
+def test_comparing_400_megabytes_takes_less_than_a_tenth_more(got, expected, rows, poison):
+    program = PEAK.format(shape=(rows, 10000), got=got, expected=expected, poison=poison, right=not poison)
     run = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert float(run.stdout) < 0.1
 

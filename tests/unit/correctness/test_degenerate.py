@@ -10,12 +10,12 @@ import pytest
 import torch
 
 from stark_worker.correctness.compare import Rules
-from stark_worker.correctness.degenerate import admit
+from stark_worker.correctness.degenerate import degenerate_reasons
 from stark_worker.correctness.reference import Reference
 from stark_worker.protocol.errors import Outcome, TaskFault
 from stark_worker.protocol.report import EvalReport, Timing
 from stark_worker.protocol.request import KernelBenchVersion, Precision, Score
-from stark_worker.referee.referee import admitted
+from stark_worker.referee.referee import with_degenerate_reasons
 
 TASK = """
 import torch
@@ -42,7 +42,7 @@ ZEROS, MEAN, OTHER, INPUT, AGAIN = "Zeros", "The mean", "The answer for another 
 
 def reasons(folder: Path, forward: str, inputs: str = U, init: str = "pass", **options: object) -> list[str]:
     source = TASK.format(forward=forward, inputs=inputs, init=init)
-    return admit(Reference(source, Precision.FP32, folder, **options))
+    return degenerate_reasons(Reference(source, Precision.FP32, folder, **options))
 
 
 def starts(sentences: list[str], *beginnings: str) -> bool:
@@ -117,17 +117,17 @@ class Watched(Reference):
     drawn: ClassVar[list[weakref.ref[torch.Tensor]]] = []
     most = 0
 
-    def answered(self, case, exact=False):
+    def answer(self, case, exact=False):
         self.most = max(self.most, sum(each() is not None for each in self.drawn))
         self.drawn.append(weakref.ref(case.inputs[0]))
-        return super().answered(case, exact)
+        return super().answer(case, exact)
 
 
 @pytest.mark.parametrize("forward", ["x * 0", "x * 1"])  # degenerate, so that no case is left out
 def test_one_case_at_a_time_is_in_memory(forward, tmp_path):
     reference = Watched(TASK.format(forward=forward, inputs=U, init="pass"), Precision.FP32, tmp_path)
     reference.drawn, reference.most = [], 0
-    admit(reference)
+    degenerate_reasons(reference)
     assert len(reference.drawn) > 1
     assert reference.most == 0
 
@@ -142,11 +142,11 @@ class Exhausted(Reference):
 def test_memory_that_does_not_suffice_is_the_fault_of_task_and_machine(tmp_path):
     reference = Exhausted(TASK.format(forward="x * 2", inputs=U, init="pass"), Precision.FP32, tmp_path)
     with pytest.raises(TaskFault, match="take more memory than this device has"):
-        admitted(EvalReport(Outcome.OK, Timing((1.0,))), reference)
+        with_degenerate_reasons(EvalReport(Outcome.OK, Timing((1.0,))), reference)
 
 
 def test_an_input_for_which_there_is_no_memory_is_so_too(tmp_path):
     reference = Reference(TASK.format(forward="x * 2", inputs=U, init="pass"), Precision.FP32, tmp_path)
     reference._module.get_inputs = lambda: [torch.empty(2**50)]  # what the allocator itself says of too much
     with pytest.raises(TaskFault, match="take more memory than this device has"):
-        admitted(EvalReport(Outcome.OK, Timing((1.0,))), reference)
+        with_degenerate_reasons(EvalReport(Outcome.OK, Timing((1.0,))), reference)

@@ -9,12 +9,12 @@ import torch
 from torch import nn
 
 from stark_worker.correctness.compare import Rules, Tolerance, mismatch
-from stark_worker.correctness.inputs import OTHERS, changes, kernelbench_seeds
+from stark_worker.correctness.inputs import OTHER_DISTRIBUTIONS, changes, kernelbench_seeds
 from stark_worker.correctness.model import forward
-from stark_worker.correctness.reference import OWN, Case, Reference, TaskFault
-from stark_worker.correctness.weights import constructed, copy_weights
+from stark_worker.correctness.reference import OWN_DISTRIBUTION, Case, Reference, TaskFault
+from stark_worker.correctness.weights import construct_model, copy_weights
 from stark_worker.protocol.request import KernelBenchVersion, Precision, Score
-from stark_worker.referee.check import Examiner
+from stark_worker.referee.check import OutputChecker
 
 HEAD = """
 import torch
@@ -61,9 +61,9 @@ def test_a_candidate_meets_the_own_distribution_and_four_others_in_any_order(ref
     reference = refer(task("return x * 2"))
     rounds = [[case.name for case in reference.cases()] for _ in range(6)]
     for names in rounds:
-        assert names.count(OWN) == 1
-        assert len(set(names)) == OTHERS + 1
-    assert len({names.index(OWN) for names in rounds} | {tuple(names) for names in rounds}) > 2
+        assert names.count(OWN_DISTRIBUTION) == 1
+        assert len(set(names)) == OTHER_DISTRIBUTIONS + 1
+    assert len({names.index(OWN_DISTRIBUTION) for names in rounds} | {tuple(names) for names in rounds}) > 2
 
 
 def test_no_two_draws_are_alike(refer):
@@ -89,7 +89,7 @@ def test_a_draw_outside_the_domain_of_the_task_is_not_used(refer):
     reference = refer(task(body, "[torch.rand(16, 32) + 1e-3]"))
     for _ in range(3):
         cases = list(reference.cases())
-        assert len(cases) == OTHERS + 1
+        assert len(cases) == OTHER_DISTRIBUTIONS + 1
         for case in cases:
             assert case.expected[0].isfinite().all()
             assert "negated" not in case.name
@@ -117,9 +117,9 @@ def test_kernelbench_draws_what_it_draws_everywhere(refer):
     torch.manual_seed(42)
     seeds = [int(torch.randint(0, 2**32 - 1, (1,)).item()) for _ in range(5)]
     assert kernelbench_seeds() == seeds
-    assert [case.drawn for case in reference.cases()] == seeds
+    assert [case.input_seed for case in reference.cases()] == seeds
     for case in reference.cases():
-        torch.manual_seed(case.drawn)
+        torch.manual_seed(case.input_seed)
         assert torch.equal(case.inputs[0], torch.rand(16, 32))
         assert case.allowed == (Tolerance(1e-4, 1e-4),)
     torch.manual_seed(42)
@@ -127,7 +127,7 @@ def test_kernelbench_draws_what_it_draws_everywhere(refer):
     assert torch.equal(reference.model.inner.weight, inner.weight)
     assert reference.weights == {}
     assert not reference.exact
-    assert reference.timed_cases()[0].drawn not in seeds
+    assert reference.timed_cases()[0].input_seed not in seeds
 
 
 def test_kernelbench_of_the_first_release_is_more_tolerant(refer):
@@ -160,7 +160,7 @@ class Everything(nn.Module):
 
 
 def test_no_parameter_stays_constant_and_masks_do():
-    model = constructed(Everything, [], 7, nontrivial=True)
+    model = construct_model(Everything, [], 7, nontrivial=True)
     for name, values in model.state_dict().items():
         constant = len(values.unique()) == 1
         assert constant == (name == "mask" or "num_batches_tracked" in name), name
@@ -170,8 +170,8 @@ def test_no_parameter_stays_constant_and_masks_do():
 
 
 def test_both_sides_construct_the_same_even_what_they_pack():
-    one, other = (constructed(Everything, [], 7, nontrivial=True) for _ in range(2))
-    plain = constructed(Everything, [], 7, nontrivial=False)
+    one, other = (construct_model(Everything, [], 7, nontrivial=True) for _ in range(2))
+    plain = construct_model(Everything, [], 7, nontrivial=False)
     for name, values in one.state_dict().items():
         assert torch.equal(values, other.state_dict()[name]), name
     assert torch.equal(one.packed, other.packed)
@@ -191,14 +191,14 @@ class Reordered(nn.Module):
 
 
 def test_a_constructor_of_its_own_comes_to_the_values_of_the_library():
-    norm = constructed(nn.LayerNorm, [6], 3, nontrivial=True)
-    own = constructed(Reordered, [], 3, nontrivial=True)
+    norm = construct_model(nn.LayerNorm, [6], 3, nontrivial=True)
+    own = construct_model(Reordered, [], 3, nontrivial=True)
     assert torch.equal(own.gamma, norm.weight)
     assert torch.equal(own.beta, norm.bias)
 
 
 def test_values_return_to_normal_afterwards():
-    constructed(Everything, [], 7, nontrivial=True)
+    construct_model(Everything, [], 7, nontrivial=True)
     assert torch.equal(nn.LayerNorm(6).weight, torch.ones(6))
 
 
@@ -243,13 +243,13 @@ def test_random_values_that_leave_the_domain_are_given_up(refer):
 )
 def test_which_outputs_a_call_has_to_write(refer, body, new):
     init_body = "self.kept = torch.ones(16); self.register_buffer('held', torch.ones(16)); self.layer = nn.Linear(4, 4)"
-    assert refer(task(body, init_body=init_body)).new == new
+    assert refer(task(body, init_body=init_body)).writes_output == new
 
 
 def test_what_does_not_depend_on_inputs_need_not_be_written_in_a_call(refer):
     body = "return x * 2, torch.softmax(self.layer.weight, -1)"
     reference = refer(task(body, init_body="self.layer = nn.Linear(64, 64)"))
-    examiner = Examiner(None, reference)
+    examiner = OutputChecker(None, reference)
     for case in reference.cases():
         examiner.compare(case, reference.run(reference.model, case.inputs, case.seed))
     assert examiner.written_bytes == 4 * 16 * 32
@@ -281,7 +281,7 @@ def test_both_sides_advance_running_statistics_by_the_same_rule(refer):
     other = nn.BatchNorm1d(32)
     other.load_state_dict(reference.model.norm.state_dict())
     for _ in range(3):
-        case = reference.draw(OWN)
+        case = reference.draw(OWN_DISTRIBUTION)
         forward(other, case.inputs, case.seed)
     for name in ("running_mean", "running_var", "num_batches_tracked"):
         assert torch.equal(getattr(other, name), getattr(reference.model.norm, name))
@@ -350,10 +350,10 @@ def test_changed_inputs_keep_the_memory_order_of_the_tasks_own(tmp_path):
 
 def test_a_timed_call_can_be_answered_after_it_was_made(refer):
     reference = refer(task("return torch.softmax(x, dim=1)"))
-    questions = reference.timed_questions(2)
+    questions = reference.timed_inputs(2)
     assert not any(question.expected for question in questions)
     assert not torch.equal(questions[0].inputs[0], questions[1].inputs[0])
-    answered = reference.answered(questions[0])
+    answered = reference.answer(questions[0])
     assert answered is not None
     assert agrees(answered, [torch.softmax(answered.inputs[0], dim=1)])
     assert not agrees(answered, [torch.softmax(questions[1].inputs[0], dim=1)])
@@ -362,4 +362,4 @@ def test_a_timed_call_can_be_answered_after_it_was_made(refer):
 def test_a_timed_call_outside_of_what_the_task_is_defined_for_has_no_answer(refer):
     reference = refer(task("return torch.sqrt(x)"))
     negative = Case("inputs negated", 1, [-torch.rand(16, 32)], [], changed=True)
-    assert reference.answered(negative) is None
+    assert reference.answer(negative) is None

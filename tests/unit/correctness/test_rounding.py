@@ -8,13 +8,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stark_worker.correctness.compare import mismatch
-from stark_worker.correctness.degenerate import admit
+from stark_worker.correctness.degenerate import degenerate_reasons
 from stark_worker.correctness.reference import Case, Reference
-from stark_worker.correctness.rounding import difference, noise
+from stark_worker.correctness.rounding import find_difference, noise
 from stark_worker.protocol.errors import Failure
 from stark_worker.protocol.request import EvalRequest, Precision
 from stark_worker.referee.calls import write_job
-from stark_worker.referee.check import Examiner
+from stark_worker.referee.check import OutputChecker
 
 ONE_UP = 1.0 + 2.0**-23
 TASK = """
@@ -63,8 +63,8 @@ def accepts(tmp_path):
         inputs = "torch.rand(1, 4)" if row.is_floating_point() else "torch.randint(9, (1, 4))"
         source = TASK.format(answer=answer, inputs=inputs)
         reference = Reference(source, Precision.FP32, tmp_path)
-        examiner = Examiner(write_job(EvalRequest(source, ""), reference, tmp_path, ""), reference)
-        case = reference.answered(Case("a case", 1, [row], []))
+        examiner = OutputChecker(write_job(EvalRequest(source, ""), reference, tmp_path, ""), reference)
+        case = reference.answer(Case("a case", 1, [row], []))
         assert case is not None
         mine = torch.tensor([said])
         assert not torch.equal(mine, case.expected[0]), "nothing to judge"
@@ -156,7 +156,7 @@ def examined(task: str, inputs: str, folder, answer) -> tuple[int, int]:
     for case in reference.own_cases(8):
         mine = answer(case.inputs[0])
         differ += not torch.equal(mine, case.expected[0])
-        refused += difference(reference, case, 0, mine) is not None
+        refused += find_difference(reference, case, 0, mine) is not None
     return differ, refused
 
 
@@ -184,19 +184,19 @@ def test_another_draw_is_no_excuse(tmp_path):
     reference = Reference(source, Precision.FP32, tmp_path)
     assert not reference.exact
     (case,) = reference.own_cases(1)
-    assert difference(reference, case, 0, torch.ones(32, 32, dtype=torch.bool))
+    assert find_difference(reference, case, 0, torch.ones(32, 32, dtype=torch.bool))
 
 
 def test_a_task_that_rounding_decides_throughout_is_degenerate(tmp_path):
     last_bit = "(torch.frexp(x * 0.7310586).mantissa * 2.0**24).long() & 1"
     reference = Reference(TASK.format(answer=last_bit, inputs="torch.rand(2, 2)"), Precision.FP32, tmp_path)
-    assert "Zeros are accepted as the answer." in admit(reference)
+    assert "Zeros are accepted as the answer." in degenerate_reasons(reference)
 
 
 def test_who_is_more_exact_than_a_reference_of_half_precision_is_right(tmp_path):
     source = TASK.format(answer="x" + " * 1.07" * 24, inputs="torch.randn(64, 512)")
     reference = Reference(source, Precision.BF16, tmp_path)
-    examiner = Examiner(write_job(EvalRequest(source, ""), reference, tmp_path, ""), reference)
+    examiner = OutputChecker(write_job(EvalRequest(source, ""), reference, tmp_path, ""), reference)
     refused = 0
     for _ in range(10):
         (case,) = reference.own_cases(1)

@@ -5,13 +5,13 @@ from __future__ import annotations
 import pytest
 import torch
 
-from stark_worker.candidate.profiler import Row, is_named_in, own_share
+from stark_worker.candidate.profiler import Row, is_defined_in, own_share
 from stark_worker.correctness.compare import error_share
 from stark_worker.correctness.reference import Reference
 from stark_worker.protocol.report import Kernels
 from stark_worker.protocol.request import Precision
 from stark_worker.referee.labels import kernels_of, number, precision_of
-from stark_worker.referee.shapes import Resized, _accepted
+from stark_worker.referee.shapes import Resize, accepted_sizes
 
 A, B = (torch.randn(96, 512, generator=torch.Generator().manual_seed(seed)) for seed in (1, 2))
 
@@ -84,14 +84,14 @@ void gemm(int);
 @triton.jit
 def add_kernel(x): at::native::elementwise
 """
-    assert is_named_in(source, "fused(float*)")
-    assert is_named_in(source, "void my::fused<float, 4>(float*)")
-    assert is_named_in(source, "add_kernel")
-    assert not is_named_in(source, "void at::native::elementwise<4>(int)")
-    assert not is_named_in(source, "gemm(int)")
-    assert not is_named_in(source, "")
-    assert is_named_in("def kernel(x):", "Kernel")  # as the profiler's export has it
-    assert not is_named_in("def kernel(x):", "void cutlass::Kernel<cutlass_80_tensorop>(Params)")
+    assert is_defined_in(source, "fused(float*)")
+    assert is_defined_in(source, "void my::fused<float, 4>(float*)")
+    assert is_defined_in(source, "add_kernel")
+    assert not is_defined_in(source, "void at::native::elementwise<4>(int)")
+    assert not is_defined_in(source, "gemm(int)")
+    assert not is_defined_in(source, "")
+    assert is_defined_in("def kernel(x):", "Kernel")  # as the profiler's export has it
+    assert not is_defined_in("def kernel(x):", "void cutlass::Kernel<cutlass_80_tensorop>(Params)")
     rows = [Row(3.0, "fused", True), Row(1.0, "gemm", False)]
     assert own_share(rows) == 0.75
     assert own_share([]) == 0.0
@@ -99,9 +99,9 @@ def add_kernel(x): at::native::elementwise
 
 def test_a_dimension_is_resized_in_all_inputs_or_in_the_first_alone():
     inputs = [torch.tensor(2.0), torch.arange(12).view(4, 3), torch.zeros(4), torch.zeros(3, 4)]
-    shapes = [tuple(tensor.shape) for tensor in Resized(0, 5, alone=False)(inputs)]
+    shapes = [tuple(tensor.shape) for tensor in Resize(0, 5, alone=False)(inputs)]
     assert shapes == [(), (5, 3), (5,), (3, 4)]
-    alone = Resized(-1, 1, alone=True)(inputs)
+    alone = Resize(-1, 1, alone=True)(inputs)
     assert [tuple(tensor.shape) for tensor in alone] == [(), (4, 1), (4,), (3, 4)]
     assert alone[1].flatten().tolist() == [0, 3, 6, 9]
 
@@ -130,7 +130,7 @@ def get_init_inputs():
 )
 def test_shapes_are_those_the_reference_takes(tmp_path, names, result, inputs, shapes):
     source = MODEL.format(names=names, result=result, inputs=inputs)
-    others = list(_accepted(Reference(source, Precision.FP32, tmp_path)))
+    others = list(accepted_sizes(Reference(source, Precision.FP32, tmp_path)))
     found = [[list(tensor.shape) for tensor in other.first.inputs] for other in others]
     assert found[: len(shapes) or 1][:2] == shapes
     assert all(other.first.expected[0].isfinite().all() for other in others)
