@@ -57,7 +57,7 @@ def as_ordinary_user(step: Callable[[], Any]) -> Any:
 
 def _without_root(step: Callable[[], Any]) -> Any:
     syscalls.unshare(syscalls.NEW_MOUNTS)
-    mounts.detach()
+    mounts.make_private()
     places = [sys.prefix, sys.base_prefix, *sys.path, tempfile.gettempdir()]
     mounts.expose_paths(Path(place) for place in places if place)
     os.setgroups([])

@@ -1,7 +1,7 @@
-"""What an untrusted process does to itself before it loads a candidate, and what of it was achieved.
+"""Confines an untrusted process before it loads a candidate.
 
-Called in a process that was just forked and has one thread. Each layer is tried; where the machine does not permit one
-the others still hold, and the level says so. Nothing here can be undone by the process or by anything it starts.
+The process was just forked and has one thread. It tries each control; if the machine does not permit one, the others
+still hold and the level states it. Neither the process nor its children can undo any of it.
 """
 
 from __future__ import annotations
@@ -18,48 +18,28 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from stark_worker.processes import cgroups
-from stark_worker.processes.environment import threads
+from stark_worker.processes.environment import usable_cores
 from stark_worker.processes.process_tree import hide_memory
 from stark_worker.sandbox import landlock, mounts, seccomp, syscalls
-from stark_worker.sandbox.levels import ALLOW_WEAK, Confinement, Control, accept, level_of
+from stark_worker.sandbox.levels import ALLOW_WEAK, Confinement, Control, Gap, level_of, require_level
 
-FILE_BYTES = 8 * 2**30
+MAX_FILE_BYTES = 8 * 2**30
+MAX_OPEN_FILES = 4096
+FIRST_UID, UID_COUNT = 1_900_000_000, 2**20  # far above the ids that systems assign; each candidate gets its own
+NOBODY_UID = 65534  # for containers that do not map such high ids
+CAPABILITY_COUNT = 64
 
+_MACHINE_BYTES = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+MEMORY_BYTES = min(16 * 2**30, min(_MACHINE_BYTES, cgroups.memory_bytes() or _MACHINE_BYTES) * 3 // 4)
+MAX_PROCESSES = 64 + 16 * usable_cores()  # counts threads; torch.compile starts a process with threads for each core
 
-OPEN_FILES = 4096
-
-
-FIRST_USER, USERS = 1_900_000_000, 2**20  # far above what anybody hands out; one for each candidate
-
-
-NOBODY = 65534  # where a container knows no such high numbers
-
-
-CAPABILITIES = 64
-
-
-SYSTEM = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32", "/opt", "/sys")
-
-
-SETTINGS = (
-    "ld.so.cache",
-    "ld.so.conf",
-    "ld.so.conf.d",
-    "localtime",
-    "passwd",
-    "group",
-    "nsswitch.conf",
-    "alternatives",
+SYSTEM_DIRS = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32", "/opt", "/sys")
+ETC_FILES = (
+    *("ld.so.cache", "ld.so.conf", "ld.so.conf.d", "localtime", "passwd", "group", "nsswitch.conf", "alternatives"),
 )
-
-
-DRIVER = ("driver", "devices", "modules", "sys")  # what CUDA reads of /proc
-
-
-PROCESS = ("self", "cpuinfo", "meminfo", "stat", "loadavg", "uptime", "version", "filesystems", "sys")  # in /proc
-
-
-DEVICES = ("null", "zero", "full", "random", "urandom")
+PROC_FILES = ("self", "cpuinfo", "meminfo", "stat", "loadavg", "uptime", "version", "filesystems", "sys")
+PROC_DRIVER_FILES = ("driver", "devices", "modules", "sys")  # those that CUDA reads
+DEV_FILES = ("null", "zero", "full", "random", "urandom")
 
 
 def confine(
@@ -73,141 +53,141 @@ def confine(
     prepare: Callable[[], None] = lambda: None,
     own_user: bool = True,
 ) -> Confinement:
-    """Lock this process in; ``folder`` becomes its working folder and, as root, its new user's.
+    """Confine this process. ``folder`` becomes its working folder and, as root, belongs to its new user.
 
-    ``readable`` is added to the system and this Python. ``memory_bytes`` counts for each process, on a GPU from after
-    ``prepare`` on, ``processes`` for all it starts, threads included. ``prepare`` is called when files and network are
-    out of reach already while the user is still the caller's: CUDA has to open the memory of another process then, and
-    its threads inherit what is in force. Without ``own_user`` the user stays, and gives up what root can do.
+    The process can read the system, this Python and ``readable``. ``memory_bytes`` limits each process, on a GPU from
+    after ``prepare`` on. ``processes`` limits all that it starts, threads included. ``prepare`` runs when files and
+    network are out of reach but the user is unchanged: CUDA must open the memory of another process at that point, and
+    its threads inherit the controls. Without ``own_user`` the process keeps its user and drops root's capabilities.
     """
     writable = [path.absolute() for path in (folder, *writable)]
-    readable = [path.absolute() for path in (*_python(), *readable) if path.exists()]
+    readable = [path.absolute() for path in (*_python_paths(), *readable) if path.exists()]
     layers = _Layers()
     os.umask(0o022)
-    _separate(layers, [*readable, *writable])
-    user = _own_user(layers, readable, writable) if own_user else None
-    started = 0 if gpu else _started_by(user)
+    _unshare_namespaces(layers, [*readable, *writable])
+    user = _allocate_user(layers, readable, writable) if own_user else None
+    started = 0 if gpu else _count_started(user)
     os.chdir(writable[0])
     layers.attempt(Control.PRIVILEGES, lambda: syscalls.prctl(syscalls.PR_SET_NO_NEW_PRIVS, 1))
-    _give_up_files(layers, readable, writable, gpu)
+    _restrict_files(layers, readable, writable, gpu)
     prepare()
-    if gpu:  # that can have taken long, and others can still be seen
-        started = _started_by(user)
-    layers.attempt(Control.LIMITS, lambda: _limit(memory_bytes, processes + started, gpu))
-    _become(layers, user)
+    if gpu:  # ``prepare`` may have taken long, so count as late as possible
+        started = _count_started(user)
+    layers.attempt(Control.LIMITS, lambda: _set_limits(memory_bytes, processes + started, gpu))
+    _drop_root(layers, user)
     layers.attempt(Control.CALLS, seccomp.restrict)
     if not own_user:
-        layers.missing.append(f"{Control.USER}: not asked for")
+        layers.gaps.append(Gap("not asked for", Control.USER))
     return layers.result()
 
 
 @dataclass
 class _Layers:
-    """Collects what was achieved."""
+    """Collects the controls in force and the gaps."""
 
     controls: list[Control] = field(default_factory=list)
-    missing: list[str] = field(default_factory=list)
+    gaps: list[Gap] = field(default_factory=list)
 
     def attempt(self, control: Control, step: Callable[[], object]) -> None:
         try:
             step()
         except OSError as error:
-            self.missing.append(f"{control}: {error.strerror or error}")
+            self.gaps.append(Gap(error.strerror or str(error), control))
         else:
             self.controls.append(control)
 
     def result(self) -> Confinement:
         level = level_of(self.controls, as_root=os.geteuid() == 0)
-        return Confinement(level, tuple(self.controls), tuple(self.missing))
+        return Confinement(level, tuple(self.controls), tuple(self.gaps))
 
 
-def _python() -> list[Path]:
-    """Where this Python and what it imports lie."""
-    return sorted({Path(place) for place in (sys.prefix, sys.exec_prefix, sys.base_prefix, *sys.path) if place})
+def _python_paths() -> list[Path]:
+    """Return the paths of this Python and of its packages."""
+    return sorted({Path(path) for path in (sys.prefix, sys.exec_prefix, sys.base_prefix, *sys.path) if path})
 
 
-def _separate(layers: _Layers, needed: Sequence[Path]) -> None:
-    """Namespaces, for those who may: root outside of containers, mostly."""
+def _unshare_namespaces(layers: _Layers, needed: Sequence[Path]) -> None:
+    """Enter new namespaces. Mostly only root outside of containers may do this."""
     layers.attempt(Control.NETWORK, lambda: syscalls.unshare(syscalls.NEW_NETWORK))
     layers.attempt(Control.IPC, lambda: syscalls.unshare(syscalls.NEW_IPC))
 
-    def own_mounts() -> None:
+    def enter_mounts() -> None:
         syscalls.unshare(syscalls.NEW_MOUNTS)
-        mounts.detach()
-        mounts.open_ways(needed)
+        mounts.make_private()
+        mounts.expose_paths(needed)
 
-    layers.attempt(Control.MOUNTS, own_mounts)
+    layers.attempt(Control.MOUNTS, enter_mounts)
     if Control.MOUNTS in layers.controls:
-        layers.attempt(Control.SHARED_MEMORY, mounts.own_shared_memory)
+        layers.attempt(Control.SHARED_MEMORY, mounts.mount_private_shm)
         layers.attempt(Control.PROCESSES, mounts.hide_processes)
 
 
-def _give_up_files(layers: _Layers, readable: Sequence[Path], writable: Sequence[Path], gpu: bool) -> None:
-    held = landlock.version()
+def _restrict_files(layers: _Layers, readable: Sequence[Path], writable: Sequence[Path], gpu: bool) -> None:
+    version = landlock.version()
     threads = len(os.listdir("/proc/self/task"))
-    if held == 0 or threads > 1:
-        why = "not in this kernel, or switched off" if held == 0 else f"{threads} threads were there before"
-        layers.missing.append(f"{Control.FILES}: {why}")
+    if version == 0 or threads > 1:
+        reason = "not in this kernel, or switched off" if version == 0 else f"{threads} threads were there before"
+        layers.gaps.append(Gap(reason, Control.FILES))
         return
     rules = _rules(layers, readable, writable, gpu)
     layers.attempt(Control.FILES, lambda: landlock.restrict(rules))
-    layers.missing += [what for since, what in landlock.BROUGHT.items() if held < since]
+    layers.gaps += [Gap(feature) for since, feature in landlock.ADDED_BY_VERSION.items() if version < since]
 
 
 def _rules(layers: _Layers, readable: Sequence[Path], writable: Sequence[Path], gpu: bool) -> list[tuple[Path, int]]:
-    rules = [(path, landlock.READABLE) for path in (*map(Path, SYSTEM), *readable)]
-    rules += [(Path("/etc", name), landlock.READABLE) for name in SETTINGS]
+    rules = [(path, landlock.READABLE) for path in (*map(Path, SYSTEM_DIRS), *readable)]
+    rules += [(Path("/etc", name), landlock.READABLE) for name in ETC_FILES]
     rules += [(path, landlock.WRITABLE) for path in writable]
-    rules += [(Path("/dev", name), landlock.DEVICE) for name in DEVICES]
+    rules += [(Path("/dev", name), landlock.DEVICE) for name in DEV_FILES]
     if Control.PROCESSES in layers.controls:
         rules.append((Path("/proc"), landlock.READABLE))
-    else:  # other processes' command lines are not for candidates
-        rules += [(Path("/proc", name), landlock.READABLE) for name in PROCESS]
+    else:  # candidates must not read the command lines of other processes
+        rules += [(Path("/proc", name), landlock.READABLE) for name in PROC_FILES]
     if gpu:
         hidden = Control.PROCESSES in layers.controls
         rules.append((Path("/proc") if hidden else Path("/proc/self").resolve(), landlock.KERNEL_FILES))
-        rules += [(Path("/proc", name), landlock.READABLE) for name in DRIVER if not hidden]
+        rules += [(Path("/proc", name), landlock.READABLE) for name in PROC_DRIVER_FILES if not hidden]
         rules += [(path, landlock.DEVICE) for path in Path("/dev").glob("nvidia*")]
-    if gpu or Control.SHARED_MEMORY in layers.controls:  # where it is everybody's, only CUDA is worth it
+    if gpu or Control.SHARED_MEMORY in layers.controls:  # a /dev/shm shared with others is allowed for CUDA only
         rules.append((Path("/dev/shm"), landlock.WRITABLE))
     return rules
 
 
-def _limit(memory_bytes: int | None, processes: int, gpu: bool) -> None:
+def _set_limits(memory_bytes: int | None, processes: int, gpu: bool) -> None:
     limits = {
         resource.RLIMIT_CORE: 0,
-        resource.RLIMIT_FSIZE: FILE_BYTES,
-        resource.RLIMIT_NOFILE: OPEN_FILES,
+        resource.RLIMIT_FSIZE: MAX_FILE_BYTES,
+        resource.RLIMIT_NOFILE: MAX_OPEN_FILES,
         resource.RLIMIT_NPROC: processes,
     }
     if memory_bytes is not None:
-        limits |= _limits_of_memory(memory_bytes, gpu)
+        limits |= _memory_limits(memory_bytes, gpu)
     for which, wanted in limits.items():
         hard = resource.getrlimit(which)[1]
         value = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
         resource.setrlimit(which, (value, value))
 
 
-def _limits_of_memory(memory_bytes: int, gpu: bool) -> dict[int, int]:
-    """Memory that a process can write to and shares with nobody is data. What is shared is none.
+def _memory_limits(memory_bytes: int, gpu: bool) -> dict[int, int]:
+    """Return the limits on private writable memory (DATA) and, without a GPU, on addresses (AS).
 
-    CUDA reserves addresses for all memory there is, which it may do at any time, so that a limit of addresses is none
-    for a GPU. What it reserves cannot be written to, and what it maps is shared with the device: neither is data.
+    CUDA reserves addresses for all memory of the machine at any time, so a limit on addresses cannot hold with a GPU.
+    Neither reserved addresses nor memory shared with the device count as DATA.
     """
     if gpu:
         return {resource.RLIMIT_DATA: status_bytes("VmData") + memory_bytes}
-    # Libraries map far more than they use, so this one is generous.
+    # Libraries map far more than they use, so the limit on addresses is generous.
     return {resource.RLIMIT_DATA: memory_bytes, resource.RLIMIT_AS: status_bytes("VmSize") + 2 * memory_bytes}
 
 
 def status_bytes(name: str) -> int:
-    """What the system counts of this process's memory by that name."""
+    """Return a size from this process's /proc/self/status, such as VmData, in bytes."""
     facts = dict(line.split(":", 1) for line in Path("/proc/self/status").read_text().splitlines())
     return int(facts[name].split()[0]) * 1024
 
 
-def _started_by(user: int | None) -> int:
-    """What a limit of processes counts already, threads included, by user: one of its own starts from nothing."""
+def _count_started(user: int | None) -> int:
+    """Return the threads that already count against the user's limit of processes: none for a user of its own."""
     return 0 if user is not None else sum(_threads_of(os.getuid()))
 
 
@@ -219,9 +199,9 @@ def _threads_of(user: int) -> Iterator[int]:
                 yield int(facts["Threads"])
 
 
-def _own_user(layers: _Layers, readable: Sequence[Path], writable: Sequence[Path]) -> int | None:
-    """A user that owns nothing but its writable folders; None where there cannot be one."""
-    closed = mounts.closed_themselves(readable)
+def _allocate_user(layers: _Layers, readable: Sequence[Path], writable: Sequence[Path]) -> int | None:
+    """Return the id of a user that owns nothing but the writable folders; None if there cannot be one."""
+    closed = mounts.unreadable_by_others(readable)
     closed += [path for path in (*readable, *writable) if mounts.closed_parent(path.resolve())]
     if os.geteuid() != 0:
         obstacle = "only root can become another user"
@@ -229,71 +209,59 @@ def _own_user(layers: _Layers, readable: Sequence[Path], writable: Sequence[Path
         obstacle = f"others may not read {closed[0]}; chmod o+rx it and the folders above"
     else:
         obstacle = "this root may not give its folders away"
-        for user in (FIRST_USER + secrets.randbelow(USERS), NOBODY):
+        for user in (FIRST_UID + secrets.randbelow(UID_COUNT), NOBODY_UID):
             with contextlib.suppress(OSError):
                 for path in writable:
                     os.chown(path, user, user)
                 return user
-    layers.missing.append(f"{Control.USER}: {obstacle}")
+    layers.gaps.append(Gap(obstacle, Control.USER))
     return None
 
 
-def _become(layers: _Layers, user: int | None) -> None:
-    """Stop being root, or at least stop being able to do what root can."""
-    dying = ctypes.c_int()
-    syscalls.prctl(syscalls.PR_GET_PDEATHSIG, ctypes.byref(dying))
+def _drop_root(layers: _Layers, user: int | None) -> None:
+    """Change to the user, if there is one, and drop all capabilities."""
+    death_signal = ctypes.c_int()
+    syscalls.prctl(syscalls.PR_GET_PDEATHSIG, ctypes.byref(death_signal))
     if user is not None:
         layers.attempt(Control.USER, lambda: _change_user(user))
     _drop_capabilities()
-    syscalls.prctl(syscalls.PR_SET_PDEATHSIG, dying.value)  # whoever changes user is no longer told of a parent's death
+    syscalls.prctl(syscalls.PR_SET_PDEATHSIG, death_signal.value)  # a change of user resets it
 
 
 def _change_user(user: int) -> None:
-    with contextlib.suppress(OSError):  # needs a capability of its own; without any, no others can be gained anyway
-        for capability in range(CAPABILITIES):
+    with contextlib.suppress(OSError):  # needs a capability; a process without it cannot gain others anyway
+        for capability in range(CAPABILITY_COUNT):
             syscalls.prctl(syscalls.PR_CAPBSET_DROP, capability)
     os.setgroups([])
     os.setresgid(user, user, user)
     os.setresuid(user, user, user)
-    os.environ["USER"] = os.environ["LOGNAME"] = "candidate"  # the system knows no name for this one
+    os.environ["USER"] = os.environ["LOGNAME"] = "candidate"  # the id has no name in the system
 
 
 def _drop_capabilities() -> None:
-    """None of them, effective, permitted or inheritable; in version 3 of the call they come in two halves."""
+    """Drop all capabilities: effective, permitted and inheritable. Version 3 of the call takes them in two halves."""
     header = struct.pack("Ii", 0x20080522, 0)
     syscalls.call("capset", ctypes.c_char_p(header), ctypes.c_char_p(struct.pack("6I", *[0] * 6)))
 
 
-_MACHINES_BYTES = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-
-
-MEMORY_BYTES = min(16 * 2**30, min(_MACHINES_BYTES, cgroups.memory_bytes() or _MACHINES_BYTES) * 3 // 4)
-
-
-PROCESSES = 64 + 16 * threads()  # threads count too, and torch.compile starts a process with threads for each core
-
-
-def lock_in(
+def enter_sandbox(
     readable: Sequence[Path],
     gpu: bool = False,
     prepare: Callable[[], None] = lambda: None,
     writable: Sequence[Path] = (),
     own_user: bool = True,
 ) -> Confinement:
-    """Confine this process to its folder before anything of a stranger's is loaded; says what was achieved.
-
-    Where that is too weak nothing is loaded.
-    """
-    done = confine(
+    """Confine this process to its folder before it loads untrusted code. Raise SandboxTooWeak if that fails."""
+    achieved = confine(
         Path.cwd(),
         readable=readable,
         writable=writable,
         memory_bytes=MEMORY_BYTES,
-        processes=PROCESSES,
+        processes=MAX_PROCESSES,
         gpu=gpu,
         prepare=prepare,
         own_user=own_user,
     )
-    accept(done, allow_weak=ALLOW_WEAK in os.environ)
-    hide_memory(False)  # or it could not even look at itself
-    return done
+    require_level(achieved, allow_weak=ALLOW_WEAK in os.environ)
+    hide_memory(False)  # a hidden process cannot read its own /proc files
+    return achieved

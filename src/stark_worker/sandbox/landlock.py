@@ -1,6 +1,6 @@
-"""Landlock: a process gives up all files but those under some paths, for good and for all its children.
+"""Landlock: restricts a process and its children to files under given paths. It cannot be undone.
 
-Needs no privilege and no namespace. What the kernel can hold grew with its versions; ``version`` says how much it is.
+It needs no privilege and no namespace. Newer kernels support more of it; ``version`` returns how much.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ _TCP = 0b11  # bind, connect
 _ABSTRACT_SOCKETS_AND_SIGNALS = 0b11
 _ASK_VERSION, _PATH_BENEATH = 1, 1
 
-# What each version brought, and what is therefore missing before it.
-BROUGHT = {
+# Each version added a feature, which older versions lack.
+ADDED_BY_VERSION = {
     3: "truncating foreign files (Linux 6.2)",
     4: "TCP by Landlock (Linux 6.7)",
     5: "device control (Linux 6.10)",
@@ -40,7 +40,7 @@ BROUGHT = {
 
 
 def version() -> int:
-    """How much of Landlock this kernel has; 0 where there is none or it is switched off."""
+    """Return the version of Landlock in this kernel; 0 if there is none or it is switched off."""
     try:
         return syscalls.call("landlock_create_ruleset", None, 0, _ASK_VERSION)
     except OSError:
@@ -48,43 +48,43 @@ def version() -> int:
 
 
 def restrict(rules: Iterable[tuple[Path, int]]) -> None:
-    """Give up everything but these rights beneath these paths; needs no-new-privileges. Missing paths are skipped."""
-    held = version()
-    ruleset = _ruleset(held)
+    """Give up all rights on files but these beneath these paths. Needs no-new-privileges. Missing paths are skipped."""
+    known = version()
+    ruleset = _create_ruleset(known)
     try:
         for path, rights in rules:
             with contextlib.suppress(FileNotFoundError, NotADirectoryError):
-                _allow(ruleset, path, rights & _handled(held))
+                _allow(ruleset, path, rights & _handled_rights(known))
         syscalls.call("landlock_restrict_self", ruleset, 0)
     finally:
         os.close(ruleset)
 
 
-def _handled(held: int) -> int:
-    """The rights on files that this version knows; those alone can be given up."""
+def _handled_rights(known: int) -> int:
+    """Return the rights on files that this version can restrict."""
     rights = READABLE | _WRITE | _REMOVE_AND_MAKE | _MAKE_DEVICES
     for since, right in ((2, _RENAME_BETWEEN), (3, _TRUNCATE), (5, _DEVICE_CONTROL)):
-        rights |= right if held >= since else 0
+        rights |= right if known >= since else 0
     return rights
 
 
-def _ruleset(held: int) -> int:
-    fields = [_handled(held)]
-    fields += [_TCP] if held >= 4 else []
-    fields += [_ABSTRACT_SOCKETS_AND_SIGNALS] if held >= 6 else []
+def _create_ruleset(known: int) -> int:
+    fields = [_handled_rights(known)]
+    fields += [_TCP] if known >= 4 else []
+    fields += [_ABSTRACT_SOCKETS_AND_SIGNALS] if known >= 6 else []
     packed = struct.pack(f"{len(fields)}Q", *fields)
     return syscalls.call("landlock_create_ruleset", ctypes.c_char_p(packed), len(packed), 0)
 
 
 def _allow(ruleset: int, path: Path, rights: int) -> None:
-    place = os.open(path, os.O_PATH | os.O_CLOEXEC)
-    # The kernel forgets which entry of /proc was meant once nobody has it open, so that one stays open.
+    descriptor = os.open(path, os.O_PATH | os.O_CLOEXEC)
+    # The kernel forgets an entry of /proc once it is closed everywhere, so that one stays open.
     keep = path.parts[:2] == ("/", "proc")
     try:
-        if not stat.S_ISDIR(os.fstat(place).st_mode):
+        if not stat.S_ISDIR(os.fstat(descriptor).st_mode):
             rights &= _ON_FILES
-        rule = struct.pack("=Qi", rights, place)
+        rule = struct.pack("=Qi", rights, descriptor)
         syscalls.call("landlock_add_rule", ruleset, _PATH_BENEATH, ctypes.c_char_p(rule), 0)
     finally:
         if not keep:
-            os.close(place)
+            os.close(descriptor)

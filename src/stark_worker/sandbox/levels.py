@@ -1,4 +1,4 @@
-"""How far a candidate is locked in, what of it is accepted, and how to get more. No torch."""
+"""The controls of a sandbox, the level they amount to, the level required, and the remedies. No torch."""
 
 from __future__ import annotations
 
@@ -8,26 +8,13 @@ from collections.abc import Collection
 from dataclasses import dataclass
 
 from stark_worker.protocol.errors import SandboxTooWeak
+from stark_worker.protocol.isolation import Isolation, Level
 
-ALLOW_WEAK = "STARK_ALLOW_WEAK_SANDBOX"  # set for whoever is locked in by those who start it, where the user said so
-
-
-class Level(enum.StrEnum):
-    """How far a candidate is locked in.
-
-    strong: a user of its own, files, system calls, network, mounts and shared memory of its own, limits.
-    standard: files, system calls and limits, as the ordinary user that evaluates.
-    weak: less than that, or still root; at least limits. none: not even those; refused whatever the user says.
-    """
-
-    STRONG = "strong"
-    STANDARD = "standard"
-    WEAK = "weak"
-    NONE = "none"
+ALLOW_WEAK = "STARK_ALLOW_WEAK_SANDBOX"  # set for a sandboxed process if the user allows a weak sandbox
 
 
 class Control(enum.StrEnum):
-    """The layers, each with what it is."""
+    """One layer of the sandbox. The value is its name in reports."""
 
     PRIVILEGES = "no new privileges"
     LIMITS = "limits"
@@ -41,8 +28,8 @@ class Control(enum.StrEnum):
     CALLS = "seccomp"
 
 
-LEAST = {Control.PRIVILEGES, Control.LIMITS}
-STANDARD = LEAST | {Control.FILES, Control.CALLS}
+WEAK = {Control.PRIVILEGES, Control.LIMITS}
+STANDARD = WEAK | {Control.FILES, Control.CALLS}
 STRONG = STANDARD | {Control.USER, Control.NETWORK, Control.MOUNTS, Control.IPC}
 
 _NAMESPACES = "Evaluate as root with CAP_SYS_ADMIN (docker run --cap-add SYS_ADMIN)."
@@ -62,43 +49,62 @@ REMEDIES = {
 
 
 @dataclass(frozen=True)
-class Confinement:
-    """What was achieved: the controls in force, and those that are not, each with the reason."""
+class Gap:
+    """Something that is not in force, and the reason. ``control`` is None if only a part of a control is missing."""
 
-    level: Level
-    controls: tuple[str, ...]
-    missing: tuple[str, ...]
+    reason: str
+    control: Control | None = None
 
     def __str__(self) -> str:
-        lacking = f"; not: {', '.join(self.missing)}" if self.missing else ""
-        return f"{self.level}: {', '.join(self.controls)}{lacking}"
-
-    def why_not(self, control: Control) -> str:
-        """Why a control is not in force."""
-        reasons = (line.removeprefix(f"{control}: ") for line in self.missing if line.startswith(f"{control}: "))
-        return next(reasons, "not tried, as another one is missing")
+        return f"{self.control}: {self.reason}" if self.control else self.reason
 
 
-def level_of(held: Collection[Control], as_root: bool) -> Level:
-    """The level that these controls amount to, for a process that still is root or is not."""
-    if not set(held) >= LEAST:
+@dataclass(frozen=True)
+class Confinement:
+    """The controls in force in a process, and the gaps."""
+
+    level: Level
+    controls: tuple[Control, ...]
+    gaps: tuple[Gap, ...]
+
+    @property
+    def isolation(self) -> Isolation:
+        """The same for a report."""
+        gaps = f"; not: {', '.join(map(str, self.gaps))}" if self.gaps else ""
+        return Isolation(self.level, f"{', '.join(self.controls)}{gaps}")
+
+    def __str__(self) -> str:
+        return str(self.isolation)
+
+    def why_missing(self, control: Control) -> str:
+        """Return the reason why a control is not in force."""
+        reasons = (gap.reason for gap in self.gaps if gap.control is control)
+        return next(reasons, "not tried, because another control is missing")
+
+
+def level_of(controls: Collection[Control], as_root: bool) -> Level:
+    """Return the level that these controls amount to. A process that still is root is weak at best."""
+    if not set(controls) >= WEAK:
         return Level.NONE
-    if as_root or not set(held) >= STANDARD:
+    if as_root or not set(controls) >= STANDARD:
         return Level.WEAK
-    return Level.STRONG if set(held) >= STRONG else Level.STANDARD
+    return Level.STRONG if set(controls) >= STRONG else Level.STANDARD
 
 
-def needed() -> set[Control]:
-    """What the level standard takes here: root has to stop being root as well."""
+def required_controls() -> set[Control]:
+    """Return the controls that the level standard requires here. Root must change user as well."""
     return STANDARD | ({Control.USER} if os.geteuid() == 0 else set())
 
 
-def accept(achieved: Confinement, allow_weak: bool) -> None:
-    """Refuse what is weaker than standard, unless the user allows a weak sandbox."""
+def describe_level(level: Level) -> str:
+    """State the level of the sandbox, without a final full stop."""
+    return f"The sandbox that candidates would run in has the level {level}"
+
+
+def require_level(achieved: Confinement, allow_weak: bool) -> None:
+    """Raise SandboxTooWeak below the level standard. The user can allow the level weak, but not none."""
     if achieved.level in (Level.STRONG, Level.STANDARD) or (achieved.level is Level.WEAK and allow_weak):
         return
-    lacks = [control for control in Control if control in needed() and control not in achieved.controls]
-    told = [f"{control} ({achieved.why_not(control)}). {REMEDIES[control]}" for control in lacks]
-    raise SandboxTooWeak(
-        f"The sandbox that candidates would run in has the level {achieved.level}: no {' No '.join(told)}"
-    )
+    missing = [control for control in Control if control in required_controls() and control not in achieved.controls]
+    lines = [f"{control} ({achieved.why_missing(control)}). {REMEDIES[control]}" for control in missing]
+    raise SandboxTooWeak(f"{describe_level(achieved.level)}: no {' No '.join(lines)}")

@@ -1,7 +1,7 @@
-"""A filter of system calls: what a kernel needs no candidate for is refused, everything else goes on as before.
+"""Seccomp: refuses system calls that no candidate needs, and allows all others.
 
-Refused are sockets of every kind (pairs of connected ones stay), looking into other processes, mounts and namespaces,
-and parts of the operating system that are known for their holes. The filter is for good, and for all children.
+It refuses sockets (except connected pairs), access to other processes, mounts, namespaces, and parts of the system that
+are known for security holes. The filter also holds for children and cannot be undone.
 """
 
 from __future__ import annotations
@@ -23,19 +23,19 @@ MOUNTS = (
     *("mount", "umount2", "pivot_root", "chroot", "open_tree", "move_mount", "fsopen", "fsconfig", "fsmount"),
     *("fspick", "mount_setattr", "setns", "unshare", "open_by_handle_at", "name_to_handle_at", "quotactl"),
 )
-SHARED_MEMORY = ("shmget", "semget", "msgget", "mq_open")  # outlives its process; memory files and /dev/shm do not
+SHARED_MEMORY = ("shmget", "semget", "msgget", "mq_open")  # it outlives its process, unlike memory files and /dev/shm
 SYSTEM = (
     *("kexec_load", "kexec_file_load", "init_module", "finit_module", "delete_module", "reboot", "swapon", "swapoff"),
     *("acct", "syslog", "sethostname", "setdomainname", "settimeofday", "clock_settime", "adjtimex", "clock_adjtime"),
     *("iopl", "ioperm"),
 )
-HOLES = (
+RISKY = (
     *("bpf", "perf_event_open", "keyctl", "add_key", "request_key", "userfaultfd", "fanotify_init"),
     *("io_uring_setup", "io_uring_enter", "io_uring_register"),
 )
-REFUSED = (*SOCKETS, *OTHER_PROCESSES, *MOUNTS, *SHARED_MEMORY, *SYSTEM, *HOLES)
+REFUSED = (*SOCKETS, *OTHER_PROCESSES, *MOUNTS, *SHARED_MEMORY, *SYSTEM, *RISKY)
 
-# Calls that may only be about the calling process itself: these arguments have to be 0.
+# Calls that a process may only apply to itself: these arguments must be 0.
 ONLY_ON_ITSELF = {
     "prlimit64": (0,),
     "setpriority": (0, 1),
@@ -47,8 +47,8 @@ NEW_NAMESPACES = 0x7E020080  # every CLONE_NEW* flag
 
 _LOAD, _EQUAL, _AT_LEAST, _ANY_BIT, _RETURN = 0x20, 0x15, 0x35, 0x45, 0x06
 _ALLOW, _ERROR = 0x7FFF0000, 0x00050000
-_NUMBER, _ARCHITECTURE, _ARGUMENTS = 0, 4, 16  # offsets of what the kernel tells about a call
-_OTHER_NUMBERING = 0x40000000  # x32: the same calls under other numbers
+_NUMBER, _ARCHITECTURE, _ARGUMENTS = 0, 4, 16  # offsets in the kernel's description of a call
+_OTHER_NUMBERING = 0x40000000  # x32 has the same calls under other numbers
 _SET_FILTER, _ALL_THREADS = 1, 1
 
 Instruction = tuple[int, int, int, int]  # code, steps if true, steps if false, operand
@@ -59,19 +59,19 @@ class _Program(ctypes.Structure):
 
 
 def restrict() -> None:
-    """Refuse these calls to this process, all its threads and its children; needs no-new-privileges."""
+    """Refuse these calls to this process, its threads and its children. Needs no-new-privileges."""
     install(program())
 
 
 def install(lines: Iterable[Instruction]) -> None:
-    """Let a filter decide about every call of this process from here on."""
+    """Install a filter for all later calls of this process."""
     code = b"".join(struct.pack("HBBI", *instruction) for instruction in lines)
     if thread := syscalls.call("seccomp", _SET_FILTER, _ALL_THREADS, ctypes.byref(_Program(len(code) // 8, code))):
         raise OSError(f"thread {thread} could not be given the filter")
 
 
 def program() -> list[Instruction]:
-    """The filter, written out for this machine's processor."""
+    """Return the filter for this machine's processor."""
     if platform.machine() not in syscalls.AUDIT_ARCHITECTURES:
         raise OSError(f"no filter of system calls is known for {platform.machine()}")
     lines: list[Instruction] = [
@@ -83,25 +83,25 @@ def program() -> list[Instruction]:
         _refuse(errno.EPERM),
     ]
     for name in REFUSED:
-        lines += _when(name, [_refuse(errno.EPERM)])
-    for name, places in ONLY_ON_ITSELF.items():
-        lines += _when(name, [*_all_zero(places), (_RETURN, 0, 0, _ALLOW)])
-    # What clone3 is asked for lies in memory that a filter cannot see; told it is missing, libraries use clone.
-    lines += _when("clone3", [_refuse(errno.ENOSYS)])
+        lines += _if_call(name, [_refuse(errno.EPERM)])
+    for name, indices in ONLY_ON_ITSELF.items():
+        lines += _if_call(name, [*_require_zero(indices), (_RETURN, 0, 0, _ALLOW)])
+    # The flags of clone3 lie in memory that a filter cannot read. If it seems to be missing, libraries use clone.
+    lines += _if_call("clone3", [_refuse(errno.ENOSYS)])
     refusal = [(_LOAD, 0, 0, _ARGUMENTS), (_ANY_BIT, 0, 1, NEW_NAMESPACES), _refuse(errno.EPERM)]
-    lines += _when("clone", [*refusal, (_RETURN, 0, 0, _ALLOW)])
+    lines += _if_call("clone", [*refusal, (_RETURN, 0, 0, _ALLOW)])
     return [*lines, (_RETURN, 0, 0, _ALLOW)]
 
 
-def _when(name: str, then: list[Instruction]) -> list[Instruction]:
+def _if_call(name: str, then: list[Instruction]) -> list[Instruction]:
     number = syscalls.number(name)
     return [] if number is None else [(_EQUAL, 0, len(then), number), *then]
 
 
-def _all_zero(places: tuple[int, ...]) -> list[Instruction]:
+def _require_zero(indices: tuple[int, ...]) -> list[Instruction]:
     lines: list[Instruction] = []
-    for place in places:
-        lines += [(_LOAD, 0, 0, _ARGUMENTS + 8 * place), (_EQUAL, 1, 0, 0), _refuse(errno.EPERM)]
+    for index in indices:
+        lines += [(_LOAD, 0, 0, _ARGUMENTS + 8 * index), (_EQUAL, 1, 0, 0), _refuse(errno.EPERM)]
     return lines
 
 

@@ -1,4 +1,4 @@
-"""System calls that Python has no names for, on the two processors that matter here."""
+"""System calls that Python does not offer, on x86-64 and ARM64."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ _libc = ctypes.CDLL(None, use_errno=True)
 PR_SET_PDEATHSIG, PR_GET_PDEATHSIG, PR_CAPBSET_DROP, PR_SET_NO_NEW_PRIVS = 1, 2, 24, 38
 NEW_MOUNTS, NEW_IPC, NEW_NETWORK = 0x00020000, 0x08000000, 0x40000000
 
-# By machine: the processor's name in seccomp, then the numbers of its calls.
+# By machine: the processor's number in seccomp.
 AUDIT_ARCHITECTURES = {"x86_64": 0xC000003E, "aarch64": 0xC00000B7}
-_NUMBERS = {  # name: (x86_64, aarch64); None where there is no such call
+_NUMBERS = {  # name: (x86_64, aarch64); None if there is no such call
     "accept": (43, 202),
     "accept4": (288, 242),
     "acct": (163, 89),
@@ -93,42 +93,42 @@ _NUMBERS = {  # name: (x86_64, aarch64); None where there is no such call
 
 
 def number(name: str) -> int | None:
-    """The number of a call on this machine; None where it has none."""
+    """Return the number of a call on this machine; None if there is none."""
     column = {"x86_64": 0, "aarch64": 1}.get(platform.machine())
     return None if column is None else _NUMBERS[name][column]
 
 
 def call(name: str, *arguments: object) -> int:
-    """Make a system call; ``OSError`` says why it failed."""
+    """Make a system call. Raise OSError if it fails."""
     found = number(name)
     if found is None:
         raise OSError(f"no system call {name} is known on {platform.machine()}")
-    return _checked(_libc.syscall(ctypes.c_long(found), *map(_word, arguments)), name)
+    return _check(_libc.syscall(ctypes.c_long(found), *map(_word, arguments)), name)
 
 
 def prctl(option: int, *arguments: object) -> int:
-    """The system call of that name."""
+    """Make the system call prctl. Raise OSError if it fails."""
     words = [*map(_word, arguments), *[ctypes.c_ulong(0)] * (4 - len(arguments))]
-    return _checked(_libc.prctl(option, *words), f"prctl({option})")
+    return _check(_libc.prctl(option, *words), f"prctl({option})")
 
 
 def unshare(what: int) -> None:
-    """Leave namespaces that are shared with the parent."""
+    """Leave the namespaces that are shared with the parent."""
     call("unshare", what)
 
 
 def mount(source: str, target: str, kind: str | None, flags: int, options: str = "") -> None:
     """Attach a file system or a part of one."""
     words = (source.encode(), target.encode(), kind.encode() if kind else None)
-    _checked(_libc.mount(*words, ctypes.c_ulong(flags), options.encode()), f"mount {target}")
+    _check(_libc.mount(*words, ctypes.c_ulong(flags), options.encode()), f"mount {target}")
 
 
 def _word(argument: object) -> object:
-    """Integers travel as whole machine words; ctypes would pass half of one."""
+    """Widen integers to machine words; ctypes would pass half of one."""
     return ctypes.c_long(argument) if isinstance(argument, int) else argument
 
 
-def _checked(result: int, what: str) -> int:
+def _check(result: int, what: str) -> int:
     if result == -1:
         code = ctypes.get_errno()
         raise OSError(code, os.strerror(code), what)

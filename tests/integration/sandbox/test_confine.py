@@ -16,10 +16,11 @@ from pathlib import Path
 import pytest
 
 from adversarial.processes import LANDLOCK, NAMESPACES, ROOT, as_ordinary_user, in_child
-from stark_worker.doctor.escapes import ATTEMPTS, probed
+from stark_worker.doctor.escapes import ATTEMPTS, probe_confinement
+from stark_worker.protocol.isolation import Level
 from stark_worker.sandbox import seccomp, syscalls
-from stark_worker.sandbox.confine import MEMORY_BYTES, confine, lock_in
-from stark_worker.sandbox.levels import ALLOW_WEAK, STANDARD, STRONG, Confinement, Level
+from stark_worker.sandbox.confine import MEMORY_BYTES, confine, enter_sandbox
+from stark_worker.sandbox.levels import ALLOW_WEAK, STANDARD, STRONG, Confinement, Control
 
 MEMORY, PROCESSES = 2**30, 64
 NO_RESERVE = 0x4000  # has a name in Python 3.13 and later
@@ -57,25 +58,25 @@ def still_open(probes):
 
 @strongly
 def test_root_reaches_the_strong_level_and_every_attempt_is_stopped():
-    achieved, probes = probed(confined)
+    achieved, probes = probe_confinement(confined)
     assert len(probes) == len(ATTEMPTS)
     assert still_open(probes) == []
-    assert achieved.level is Level.STRONG, achieved.missing
+    assert achieved.level is Level.STRONG, achieved.gaps
     assert set(achieved.controls) >= STRONG
 
 
 @ordinarily
 def test_an_ordinary_user_reaches_the_standard_level_and_every_attempt_is_stopped():
-    achieved, probes = as_ordinary_user(lambda: probed(confined))
+    achieved, probes = as_ordinary_user(lambda: probe_confinement(confined))
     assert still_open(probes) == []
-    assert achieved.level is Level.STANDARD, achieved.missing
+    assert achieved.level is Level.STANDARD, achieved.gaps
     assert set(achieved.controls) >= STANDARD
-    assert any(sentence.startswith("own user") for sentence in achieved.missing)
+    assert Control.USER in {gap.control for gap in achieved.gaps}
 
 
 @ordinarily
 def test_the_attempts_succeed_where_nothing_is_confined():
-    _, probes = as_ordinary_user(lambda: probed(lambda *_: Confinement(Level.WEAK, (), ())))
+    _, probes = as_ordinary_user(lambda: probe_confinement(lambda *_: Confinement(Level.WEAK, (), ())))
     assert {probe.name for probe in probes if not probe.blocked} >= OPEN_TO_ALL
 
 
@@ -89,7 +90,7 @@ def test_a_root_that_cannot_change_user_is_said_to_be_weak(tmp_path):
 
     achieved = in_child(without_the_means)
     assert achieved.level is Level.WEAK
-    assert any("closed" in sentence for sentence in achieved.missing)
+    assert any("closed" in gap.reason for gap in achieved.gaps)
 
 
 @as_root
@@ -106,7 +107,7 @@ def test_a_root_that_may_not_make_namespaces_is_not_strong_and_can_still_work(tm
 
     achieved, user = in_child(in_a_container)
     assert achieved.level is (Level.STANDARD if user else Level.WEAK)
-    assert any(sentence.startswith("mount namespace") for sentence in achieved.missing)
+    assert Control.MOUNTS in {gap.control for gap in achieved.gaps}
 
 
 @by_landlock
@@ -115,7 +116,7 @@ def test_threads_from_before_are_outside_landlock_and_said_so(tmp_path):
         "import sys, threading, time; from pathlib import Path; from stark_worker.sandbox.confine import confine\n"
         "threading.Thread(target=time.sleep, args=(9,), daemon=True).start()\n"
         "found = confine(Path(sys.argv[1]), memory_bytes=None, processes=64, gpu=False)\n"
-        "print(found.level, found.missing)"
+        "print(found)"
     )
     done = subprocess.run([sys.executable, "-c", program, str(tmp_path)], capture_output=True, text=True)
     assert done.stdout.startswith("weak"), done.stderr
@@ -153,7 +154,7 @@ def honest_work(folder: Path) -> list[str]:
 
     os.environ |= {name: str(folder) for name in ("HOME", "TMPDIR", "TORCH_EXTENSIONS_DIR")}
     tempfile.tempdir = None
-    extension.install(extension.from_cache_or_new(folder / "build", folder / "build"))
+    extension.install(extension.cached_builder(folder / "build", folder / "build"))
     confined(folder, 8 * 2**30, 256)
     source = """
     #include <torch/extension.h>
@@ -266,7 +267,7 @@ def test_candidates_have_a_limit_of_memory_on_a_gpu_too(tmp_path):
     def confined_as_a_candidate():
         os.chdir(tmp_path)
         os.environ[ALLOW_WEAK] = "yes"
-        lock_in([], gpu=True)
+        enter_sandbox([], gpu=True)
         return refused(MEMORY_BYTES // 4), refused(2 * MEMORY_BYTES)
 
     assert in_child(confined_as_a_candidate) == (False, True)

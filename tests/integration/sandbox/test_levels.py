@@ -18,9 +18,10 @@ from adversarial.processes import ROOT
 from conformance.evaluator import KERNEL, RIGHT, TASK
 from stark_worker.protocol.codec import from_json, to_json
 from stark_worker.protocol.findings import Finding, State
+from stark_worker.protocol.isolation import Level
 from stark_worker.protocol.report import EvalReport
 from stark_worker.sandbox import seccomp, syscalls
-from stark_worker.sandbox.levels import REMEDIES, STANDARD, STRONG, Control, Level, level_of
+from stark_worker.sandbox.levels import REMEDIES, STANDARD, STRONG, Control, level_of
 
 MACHINERY = 3
 LOAD_NUMBER, ALLOW = (0x20, 0, 0, 0), (0x06, 0, 0, 0x7FFF0000)
