@@ -1,6 +1,6 @@
-"""Messages between processes: small JSON objects, one per packet, some with open files beside them.
+"""Messages between processes: small JSON objects, one per packet, some with open files.
 
-A sequenced-packet socket keeps the borders of messages, so nothing a candidate writes can run into the next one.
+A sequenced-packet socket keeps message boundaries, so nothing a candidate writes can run into the next message.
 """
 
 from __future__ import annotations
@@ -11,33 +11,33 @@ import socket
 from collections.abc import Sequence
 from typing import Any
 
-LIMIT = 64 * 1024
-FILES = 16
+MAX_MESSAGE_BYTES = 64 * 1024
+MAX_FILES = 16
 
 
 class ChannelClosed(Exception):
-    """The other side is gone."""
+    """The other process is gone."""
 
 
 class MessageMalformed(Exception):
-    """What arrived is not one JSON object of the permitted size."""
+    """A packet is not one JSON object of the permitted size."""
 
 
 class Channel:
-    """One end of the conversation."""
+    """One end of a connection between two processes."""
 
     def __init__(self, end: socket.socket) -> None:
         self._socket = end
 
     @classmethod
     def pair(cls) -> tuple[Channel, Channel]:
-        """Two connected ends."""
+        """Return two connected ends."""
         here, there = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         return cls(here), cls(there)
 
     @classmethod
-    def of(cls, descriptor: int) -> Channel:
-        """The end that an open file is."""
+    def from_descriptor(cls, descriptor: int) -> Channel:
+        """Return the end that an open file descriptor stands for."""
         return cls(socket.socket(fileno=descriptor))
 
     def fileno(self) -> int:
@@ -46,55 +46,56 @@ class Channel:
     def close(self) -> None:
         self._socket.close()
 
-    def finish(self) -> None:
-        """Say nothing more, which the other side notices; it may still answer."""
+    def stop_sending(self) -> None:
+        """Close this direction only: the other process sees the end, and may still answer."""
         try:
             self._socket.shutdown(socket.SHUT_WR)
-        except OSError:  # the other side is gone already
+        except OSError:  # the other process is gone already
             return
 
     def send(self, *, files: Sequence[int] = (), **message: Any) -> None:
-        """Say something to the other side, and open these files for it."""
+        """Send a message, and pass these open files with it."""
         try:
-            # Never waits: who does not listen is as good as gone.
+            # Never waits: a process that does not read counts as gone.
             socket.send_fds(self._socket, [json.dumps(message).encode()], list(files), socket.MSG_DONTWAIT)
         except OSError as error:
             raise ChannelClosed(str(error)) from error
 
     def receive(self, timeout_s: float | None = None) -> dict[str, Any]:
-        """The next message; ``TimeoutError`` when none comes in time."""
+        """Return the next message. Raise TimeoutError if none comes in time."""
         self._socket.settimeout(timeout_s)
         try:
-            return _decode(self._socket.recv(LIMIT + 1))
+            return decode_message(self._socket.recv(MAX_MESSAGE_BYTES + 1))
         except TimeoutError:
             raise
         except OSError as error:
             raise ChannelClosed(str(error)) from error
 
     def receive_with_files(self) -> tuple[dict[str, Any], list[int]]:
-        """The next message and the files that came with it."""
+        """Return the next message and the files that came with it."""
         self._socket.settimeout(None)
         try:
-            packet, files, _, _ = socket.recv_fds(self._socket, LIMIT + 1, FILES)
+            packet, files, _, _ = socket.recv_fds(self._socket, MAX_MESSAGE_BYTES + 1, MAX_FILES)
         except OSError as error:
             raise ChannelClosed(str(error)) from error
-        return _decode(packet), files
+        return decode_message(packet), files
 
-    async def next(self) -> dict[str, Any]:
-        """The next message, while other things go on."""
+    async def next_message(self) -> dict[str, Any]:
+        """Return the next message, without blocking the event loop."""
         self._socket.setblocking(False)
         try:
-            packet = await asyncio.get_running_loop().sock_recv(self._socket, LIMIT + 1)
+            packet = await asyncio.get_running_loop().sock_recv(self._socket, MAX_MESSAGE_BYTES + 1)
         except OSError as error:
             raise ChannelClosed(str(error)) from error
-        return _decode(packet)
+        return decode_message(packet)
 
 
-def _decode(packet: bytes) -> dict[str, Any]:
+def decode_message(packet: bytes) -> dict[str, Any]:
+    """Return the message in a packet. An empty packet means that the other process closed its end."""
     if not packet:
         raise ChannelClosed("end of conversation")
-    if len(packet) > LIMIT:
-        raise MessageMalformed(f"longer than {LIMIT} bytes")
+    if len(packet) > MAX_MESSAGE_BYTES:
+        raise MessageMalformed(f"longer than {MAX_MESSAGE_BYTES} bytes")
     try:
         message = json.loads(packet)
     except (ValueError, RecursionError) as error:

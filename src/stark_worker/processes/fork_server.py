@@ -1,9 +1,9 @@
-"""The warm parent: has imported torch, never touched a GPU and has no threads, so that what it forks is ready at once.
+"""The fork server: it has imported torch, has no threads and never touches a GPU, so its forks are ready at once.
 
-It does nothing but fork. Each process it is asked for gets a warden, which outlives it, adopts all it leaves behind and
-ends the whole tree as soon as whoever asked lets go of the lifeline. When whoever started the nursery is gone,
-everything ends and its folder goes too. There are two nurseries, so that no candidate has a parent in common with a
-referee.
+It does nothing but fork. Each process it forks gets a supervisor, which adopts all that the process leaves behind. The
+supervisor ends the whole tree when the requester releases the lifeline. When the process that started the fork server
+is gone, everything ends and its folder is removed. There are two fork servers: a candidate and a referee never share a
+parent.
 """
 
 from __future__ import annotations
@@ -29,15 +29,15 @@ import torch
 from stark_worker.processes.channel import Channel, ChannelClosed
 from stark_worker.processes.process_tree import (
     adopt_orphans,
-    be_called,
-    die_with,
-    go_first,
+    die_with_parent,
     hide_memory,
     kill_descendants,
+    raise_priority,
     reap,
+    set_process_name,
 )
 
-# Each is a function that is given its channel and whatever else was sent along.
+# Each role is a function. It gets its channel and the other files that were sent with the order.
 ROLES = {
     "device": "stark_worker.device.facts:main",
     "referee": "stark_worker.referee.referee:main",
@@ -45,35 +45,35 @@ ROLES = {
     "reader": "stark_worker.candidate.build_process:read",
     "compiler": "stark_worker.candidate.build_process:compile_extension",
 }
-TIMED = ("device", "referee", "candidate")  # who compiles can wait
-# Slow to import, and not everywhere; the last is what a first kernel makes Triton import.
-OPTIONAL = ("triton", "triton.language", "triton.experimental.gluon.nvidia.hopper")
-# What torch has computed by MKL, which chooses how at the first call: of threads that are there at once, one can be
-# given half the digits (pytorch/pytorch#188792).
-FUNCTIONS = (
+TIMED_ROLES = ("device", "referee", "candidate")  # compilers can wait
+# Slow to import and not always installed. Triton imports the last one for the first kernel.
+OPTIONAL_MODULES = ("triton", "triton.language", "triton.experimental.gluon.nvidia.hopper")
+# Torch computes these by MKL, which chooses an implementation at the first call. If several threads make that call at
+# once, one of them can get half the digits (pytorch/pytorch#188792).
+MKL_FUNCTIONS = (
     *("acos", "asin", "atan", "cos", "cosh", "erf", "erfc", "erfinv", "exp", "expm1", "lgamma", "log", "log10"),
     *("log1p", "log2", "rsqrt", "sin", "sinh", "sqrt", "tan", "tanh", "ceil", "floor", "round", "trunc"),
 )
 
 
 def main(control: int, folder: str) -> NoReturn:
-    """Fork what is asked for until the other side is gone."""
-    be_called("stark-nursery")
+    """Fork the processes that are asked for, until the other end of the channel closes."""
+    set_process_name("stark-forksrv")
     hide_memory()
     adopt_orphans()
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     _warm_up()
-    channel = Channel.of(control)
+    channel = Channel.from_descriptor(control)
     while True:
         try:
             message, files = channel.receive_with_files()
         except ChannelClosed:
             break
         if message["role"] == "candidate":
-            message["ready_made"] = _ready_made(folder)
+            message["triton_cache"] = _triton_cache(folder)
         if os.fork() == 0:
             channel.close()
-            _finish(lambda: _keep(message, files))  # noqa: B023 - called before the next turn
+            _run_and_exit(lambda: _supervise(message, files))  # noqa: B023 - called before the next iteration
         for file in files:
             os.close(file)
         reap()
@@ -83,77 +83,77 @@ def main(control: int, folder: str) -> NoReturn:
 
 
 def _warm_up() -> None:
-    """Have what every process needs. What is frozen is never copied just because it was looked at."""
-    logging.getLogger("torch.utils.cpp_extension").setLevel(logging.ERROR)  # it warns that there is no GPU to see
-    for place in ROLES.values():
-        importlib.import_module(place.partition(":")[0])
-    for name in OPTIONAL:
+    """Import what every process needs. Frozen objects are not copied when a fork merely reads them."""
+    logging.getLogger("torch.utils.cpp_extension").setLevel(logging.ERROR)  # it warns that no GPU is visible
+    for function in ROLES.values():
+        importlib.import_module(function.partition(":")[0])
+    for name in OPTIONAL_MODULES:
         with contextlib.suppress(ImportError):
             importlib.import_module(name)
-    for name, dtype in itertools.product(FUNCTIONS, (torch.float32, torch.float64)):
+    for name, dtype in itertools.product(MKL_FUNCTIONS, (torch.float32, torch.float64)):
         getattr(torch, name)(torch.full((1,), 0.5, dtype=dtype))
     if any(file.startswith("/dev/nvidia") for file in map(os.path.realpath, Path("/proc/self/fd").iterdir())):
-        raise SystemExit("The warm parent opened the GPU while it warmed up, so that nothing it forks could use it.")
+        raise SystemExit("The fork server opened the GPU while it warmed up, so its forks could not use it.")
     gc.collect()
     gc.freeze()
 
 
 @functools.cache
-def _ready_made(folder: str) -> str | None:
-    """What Triton compiles for itself before the first kernel of a process, in a folder; None where that is nothing.
+def _triton_cache(folder: str) -> str | None:
+    """Return a folder with what Triton compiles before the first kernel of a process; None without Triton or a GPU.
 
-    What it computes once for a process is done with it.
+    Triton's once-per-process work is then done in this process too, and its forks inherit it.
     """
     if "triton" not in sys.modules or not Path("/dev/nvidiactl").exists():
         return None
-    place = os.environ["TRITON_CACHE_DIR"] = tempfile.mkdtemp(prefix="triton-", dir=folder)
+    compiled = os.environ["TRITON_CACHE_DIR"] = tempfile.mkdtemp(prefix="triton-", dir=folder)
     try:
         importlib.import_module("triton.backends.nvidia.driver").CudaUtils()
         importlib.import_module("triton.runtime.cache").triton_key()  # reads all of Triton
-    except Exception:  # noqa: BLE001 - whatever Triton lacks here, each process finds out by itself
-        shutil.rmtree(place)
+    except Exception:  # noqa: BLE001 - a process that needs Triton meets and reports the same error
+        shutil.rmtree(compiled)
         return None
-    for made in Path(place).rglob("*"):
-        made.chmod(0o755)  # for whichever user a candidate is
-    return place
+    for path in Path(compiled).rglob("*"):
+        path.chmod(0o755)  # a candidate may run as any user
+    return compiled
 
 
-def _keep(message: dict[str, Any], files: list[int]) -> None:
-    """Be the warden of one process: start it, wait for its end or for the order to end it, leave nothing of it.
+def _supervise(message: dict[str, Any], files: list[int]) -> None:
+    """Start one process, wait for its end or for the order to end it, and kill all that it started.
 
-    It does not end with the nursery: whatever kills that, the process goes on, and somebody is left to end its tree.
+    The supervisor survives the fork server, so that a tree can be ended even if the fork server was killed.
     """
-    be_called("stark-warden")
+    set_process_name("stark-supervise")
     adopt_orphans()
-    lifeline, others = Channel.of(files[0]), files[1:]
-    warden = os.getpid()
+    lifeline, others = Channel.from_descriptor(files[0]), files[1:]
+    supervisor = os.getpid()
     child = os.fork()
     if child == 0:
         lifeline.close()
-        _finish(lambda: _live(message, others, warden))
+        _run_and_exit(lambda: _play_role(message, others, supervisor))
     for file in others:
         os.close(file)
     process = os.pidfd_open(child)
-    lifeline.send(did="started", process=child, warden=warden)
+    lifeline.send(did="started", process=child, supervisor=supervisor)
     code = _wait(child, process, lifeline)
     kill_descendants()
     lifeline.send(code=code)
 
 
 def _wait(child: int, process: int, lifeline: Channel) -> int | None:
-    """How the process ended; None when it was still alive as nobody needed it any more."""
+    """Return the exit code of the process; None if the lifeline was released while it was alive."""
     select.select([process, lifeline.fileno()], [], [])
     process, status = os.waitpid(child, os.WNOHANG)
     return os.waitstatus_to_exitcode(status) if process else None
 
 
-def _live(message: dict[str, Any], files: list[int], warden: int) -> None:
-    """Become what was asked for."""
-    be_called(f"stark-{message['role']}")
-    die_with(warden)
+def _play_role(message: dict[str, Any], files: list[int], supervisor: int) -> None:
+    """Set up this process as ordered and run its role."""
+    set_process_name(f"stark-{message['role']}")
+    die_with_parent(supervisor)
     os.setsid()
-    if message["role"] in TIMED:
-        go_first()
+    if message["role"] in TIMED_ROLES:
+        raise_priority()
     channel, output, *more = files
     for source, standard in ((os.open(os.devnull, os.O_RDONLY), 0), (output, 1), (output, 2)):
         os.dup2(source, standard)
@@ -161,18 +161,18 @@ def _live(message: dict[str, Any], files: list[int], warden: int) -> None:
     os.chdir(message["folder"])
     os.environ.clear()
     os.environ.update(message["environment"])
-    if ready_made := message.get("ready_made"):
-        shutil.copytree(ready_made, os.environ["TRITON_CACHE_DIR"], dirs_exist_ok=True)
-    tempfile.tempdir = None  # look it up again
+    if triton_cache := message.get("triton_cache"):
+        shutil.copytree(triton_cache, os.environ["TRITON_CACHE_DIR"], dirs_exist_ok=True)
+    tempfile.tempdir = None  # forget the parent's
     module, _, name = ROLES[message["role"]].partition(":")
-    getattr(sys.modules[module], name)(Channel.of(channel), *more)
+    getattr(sys.modules[module], name)(Channel.from_descriptor(channel), *more)
 
 
-def _finish(life: Callable[[], None]) -> NoReturn:
-    """Live in a fork and end there: nothing of the parent's goes on in it."""
+def _run_and_exit(run: Callable[[], None]) -> NoReturn:
+    """Run a function in a fork and exit without the parent's cleanup."""
     code = 1
     try:
-        life()
+        run()
         code = 0
     except SystemExit as end:
         code = end.code if isinstance(end.code, int) else int(end.code is not None)

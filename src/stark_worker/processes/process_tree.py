@@ -1,4 +1,4 @@
-"""Process trees on Linux: what a process owes its parent, and how to end everything it started. No torch."""
+"""Process trees on Linux: listing, stopping and killing all descendants of a process. No torch."""
 
 from __future__ import annotations
 
@@ -13,61 +13,60 @@ from typing import NamedTuple
 
 from stark_worker.protocol.errors import MachineryFault
 
-END_S = 5.0
-FIRST = -10  # others have a tenth of a core that both want, and whoever has to end us still gets to it
+KILL_TIMEOUT_S = 5.0
+TIMED_NICENESS = -10  # other processes get a tenth of a contended core, enough to end this one
 TICKS = os.sysconf("SC_CLK_TCK")
 
 _PR_SET_PDEATHSIG, _PR_SET_DUMPABLE, _PR_SET_NAME, _PR_SET_CHILD_SUBREAPER = 1, 4, 15, 36
 
 
-def die_with(parent: int) -> None:
+def die_with_parent(parent: int) -> None:
     """End this process when its parent ends."""
     _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent:
         os._exit(1)
 
 
-def be_called(name: str) -> None:
-    """What lists of processes show, in place of the name of the program all of them were forked from."""
+def set_process_name(name: str) -> None:
+    """Set the name that lists of processes show, at most 15 characters."""
     _prctl(_PR_SET_NAME, ctypes.c_char_p(name.encode()))
 
 
-def go_first() -> None:
-    """Have others on this machine wait for us and for all we start, where that is permitted: as root, mostly.
+def raise_priority() -> None:
+    """Give this process and its children priority over others, if permitted: mostly for root.
 
-    What is timed takes longer while others compute, and of two processes one by far more than the other: its threads
-    may have to share a core, and wait for each other there. Sessions, of which one says so for itself, share a machine
-    as equals otherwise, whatever their processes are among themselves.
+    Other load slows timed processes, and one of two far more than the other: its threads may share a core and wait for
+    each other. The autogroup gets the priority too, because sessions otherwise share a machine equally.
     """
     with contextlib.suppress(OSError):
-        os.setpriority(os.PRIO_PROCESS, 0, FIRST)
+        os.setpriority(os.PRIO_PROCESS, 0, TIMED_NICENESS)
     with contextlib.suppress(OSError):  # not in every kernel
-        Path("/proc/self/autogroup").write_text(str(FIRST))
+        Path("/proc/self/autogroup").write_text(str(TIMED_NICENESS))
 
 
 def adopt_orphans() -> None:
-    """Become the parent of whatever a descendant leaves behind when it ends."""
+    """Become the parent of processes that a descendant leaves behind when it ends."""
     _prctl(_PR_SET_CHILD_SUBREAPER, 1)
 
 
 def hide_memory(hidden: bool = True) -> None:
-    """Whether other processes of the same user are kept from reading this one's memory and environment."""
+    """Keep other processes of the same user from reading this one's memory and environment, or allow it again."""
     _prctl(_PR_SET_DUMPABLE, int(not hidden))
 
 
 def kill_descendants() -> None:
-    """Kill whatever descends from this process, which has to have adopted orphans, until nobody is left."""
-    deadline = time.monotonic() + END_S
+    """Kill all descendants of this process until none is left. The process must adopt orphans."""
+    deadline = time.monotonic() + KILL_TIMEOUT_S
     while (found := descendants(os.getpid())) and time.monotonic() < deadline:
-        for order in (signal.SIGSTOP, signal.SIGKILL):  # who forks faster than one can kill is stopped first
+        for order in (signal.SIGSTOP, signal.SIGKILL):  # a stopped process cannot fork faster than it is killed
             signal_all(found, order)
         reap()
 
 
 def stop_descendants(ancestor: int) -> set[int]:
-    """Stop whatever descends from a process that adopts orphans; who that is, so that they can be told to go on.
+    """Stop all descendants of a process that adopts orphans, and return them, so that they can be continued.
 
-    Each is stopped before its own children are looked for, so that there are no more of them afterwards.
+    Each is stopped before its own children are listed, so that it starts no more of them.
     """
     stopped: set[int] = set()
     if not os.path.exists(f"/proc/self/task/{os.getpid()}/children"):  # not in every kernel
@@ -87,39 +86,37 @@ def stop_descendants(ancestor: int) -> set[int]:
 
 
 def signal_all(processes: Iterable[int], order: signal.Signals) -> None:
-    """Send a signal to those of them that are still there."""
+    """Send a signal to those processes that still exist."""
     for process in processes:
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.kill(process, order)
 
 
 def reap() -> None:
-    """Take note of the children that have ended."""
+    """Collect the exit status of all children that have ended."""
     with contextlib.suppress(ChildProcessError):
         while os.waitpid(-1, os.WNOHANG)[0]:
             pass
 
 
 class Process(NamedTuple):
-    """What a list of processes says of one; in the state Z it has ended and nobody took note yet. ``computed_s`` is of
-    all its threads, and of those it started that are gone.
-    """
+    """An entry of the process list. In state Z it has ended but was not reaped. ``cpu_s`` includes ended children."""
 
     parent: int
     name: str
     state: str
-    computed_s: float
+    cpu_s: float
 
 
 def descendants(ancestor: int) -> dict[int, Process]:
-    """All processes below one, by number. Read off every entry, which takes long: nobody is overlooked."""
+    """Return all descendants of a process by pid. Reads every entry of /proc, which is slow but misses none."""
     processes = {}
     for entry in Path("/proc").glob("[0-9]*/stat"):
         with contextlib.suppress(OSError):
             name, _, after = entry.read_text(errors="replace").partition("(")[2].rpartition(")")
             state, parent, *facts = after.split()
-            computed_s = sum(map(int, facts[9:13])) / TICKS
-            processes[int(entry.parent.name)] = Process(int(parent), name, state, computed_s)
+            cpu_s = sum(map(int, facts[9:13])) / TICKS
+            processes[int(entry.parent.name)] = Process(int(parent), name, state, cpu_s)
     found: dict[int, Process] = {}
     generation = {ancestor}
     while generation := {number for number, process in processes.items() if process.parent in generation}:
@@ -128,9 +125,9 @@ def descendants(ancestor: int) -> dict[int, Process]:
 
 
 def _children(process: int) -> set[int]:
-    """What its threads have started; nothing of a process that is gone, or that we may not look at.
+    """Return the children of all threads of a process; none if the process is gone or not readable.
 
-    Asked for between any two calls of a candidate with dozens of threads, so without the convenience of paths.
+    Runs between any two calls of a candidate with dozens of threads, so it avoids the cost of ``Path``.
     """
     found: set[int] = set()
     with contextlib.suppress(FileNotFoundError, PermissionError):

@@ -1,4 +1,4 @@
-"""How much memory a candidate's process takes on the host, as the system says and not the process. No torch."""
+"""A process's memory and the machine's CPU load, as the system counts them. No torch."""
 
 from __future__ import annotations
 
@@ -10,13 +10,16 @@ from pathlib import Path
 
 from stark_worker.processes.process_tree import TICKS
 
+MIN_BUSY_CORES = 0.25  # every idle system causes less load than this
+
 _RESET_PEAK = "5"
+_BUSY_COLUMNS = (1, 2, 3, 6, 7, 8)  # of a line of /proc/stat: user, nice, system, both interrupts, stolen by the host
 
 
 class Footprint:
-    """What a process takes at most from here on, of memory that is its own alone: neither files nor the arena.
+    """Measures the peak of a process's private memory from here on: neither files nor the arena.
 
-    Counted in pages that were touched, so it is known to a few megabytes. None where the system does not tell.
+    The system counts touched pages, so the peak is known to a few megabytes.
     """
 
     def __init__(self, process: int) -> None:
@@ -27,8 +30,8 @@ class Footprint:
         except (OSError, KeyError):
             self._before = None
 
-    def more_bytes(self) -> int | None:
-        """The peak beyond what there was in the beginning."""
+    def extra_bytes(self) -> int | None:
+        """Return the peak above the size at the beginning; None if the system does not report it."""
         if self._before is None:
             return None
         try:
@@ -42,35 +45,27 @@ class Footprint:
         return {name: int(size) * 1024 for name, size in found}
 
 
-NOTICED = 0.25  # of a core: below that it is what every system does by itself
-
-
-# Of a line of /proc/stat: user, nice, system, both kinds of interrupts, and what was taken by others of which this
-# system, a guest, sees nothing else.
-COMPUTING = (1, 2, 3, 6, 7, 8)
-
-
-class Company:
-    """Those who compute from here on, but for us: ``ours`` is what we have computed ourselves, in seconds."""
+class CpuLoad:
+    """Measures the CPU load of other processes from here on. ``ours`` returns the CPU seconds that do not count."""
 
     def __init__(self, ours: Callable[[], float]) -> None:
         self._ours = ours
         self._began, self._others_s = time.monotonic(), _busy_s() - ours()
 
-    def cores(self) -> float:
-        """How many cores they kept busy."""
+    def busy_cores(self) -> float:
+        """Return how many cores the other processes kept busy."""
         return max(_busy_s() - self._ours() - self._others_s, 0.0) / (time.monotonic() - self._began)
 
 
-def told(cores: float) -> str | None:
-    """What is to be said of who kept so many cores busy; None where that is nothing."""
-    if cores < NOTICED:
+def busy_warning(busy_cores: float) -> str | None:
+    """Return a warning for a report if other processes kept so many cores busy; None if they are too few to matter."""
+    if busy_cores < MIN_BUSY_CORES:
         return None
-    return f"others kept {cores:.1f} of {len(os.sched_getaffinity(0))} cores busy while it was timed"
+    return f"others kept {busy_cores:.1f} of {len(os.sched_getaffinity(0))} cores busy while it was timed"
 
 
 def _busy_s() -> float:
-    """What all processes together have computed on the cores that we may use."""
+    """Return the CPU seconds of all processes together on the cores that this one may use."""
     ours = {f"cpu{number}" for number in os.sched_getaffinity(0)}
     lines = [line.split() for line in Path("/proc/stat").read_text().splitlines()]
-    return sum(int(line[place]) for line in lines if line[0] in ours for place in COMPUTING) / TICKS
+    return sum(int(line[column]) for line in lines if line[0] in ours for column in _BUSY_COLUMNS) / TICKS

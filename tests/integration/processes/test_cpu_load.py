@@ -11,16 +11,16 @@ import pytest
 
 from adversarial import zoo
 from stark_worker.processes import usage
-from stark_worker.processes.process_tree import FIRST, descendants
-from stark_worker.processes.usage import Company
+from stark_worker.processes.process_tree import TIMED_NICENESS, descendants
+from stark_worker.processes.usage import CpuLoad
 from stark_worker.protocol import report_text
 from stark_worker.protocol.errors import Outcome
 from stark_worker.protocol.report import BUSY, EvalReport, Timing
 from stark_worker.protocol.request import EvalRequest
-from worker_fixture import stationed
+from worker_fixture import running_worker
 
 LOOKED_S = 1.5
-PERMITTED = f"import os; os.setpriority(os.PRIO_PROCESS, 0, {FIRST})"
+PERMITTED = f"import os; os.setpriority(os.PRIO_PROCESS, 0, {TIMED_NICENESS})"
 TELLS = """
 import os
 
@@ -46,23 +46,23 @@ def busy():
 
 def test_others_are_told_from_us(busy):
     def with_it() -> float:
-        return time.process_time() + descendants(os.getpid())[busy].computed_s
+        return time.process_time() + descendants(os.getpid())[busy].cpu_s
 
-    theirs, ours = Company(time.process_time), Company(with_it)
+    theirs, ours = CpuLoad(time.process_time), CpuLoad(with_it)
     time.sleep(LOOKED_S)
-    computed = descendants(os.getpid())[busy].computed_s
-    assert theirs.cores() - ours.cores() > 0.5 * computed / LOOKED_S > 0.0
+    computed = descendants(os.getpid())[busy].cpu_s
+    assert theirs.busy_cores() - ours.busy_cores() > 0.5 * computed / LOOKED_S > 0.0
 
 
 def test_what_every_system_does_by_itself_is_not_mentioned():
-    assert usage.told(usage.NOTICED * 0.9) is None
-    assert usage.told(1.04).startswith("others kept 1.0 of ")
+    assert usage.busy_warning(usage.MIN_BUSY_CORES * 0.9) is None
+    assert usage.busy_warning(1.04).startswith("others kept 1.0 of ")
 
 
 def test_a_time_beside_others_is_doubted():
     quiet = EvalReport(Outcome.OK, Timing((1.0,)))
-    assert report_text.doubts(quiet) == []
-    (doubt,) = report_text.doubts(
+    assert report_text.timing_warnings(quiet) == []
+    (doubt,) = report_text.timing_warnings(
         EvalReport(Outcome.OK, Timing((1.0,)), checks={BUSY: "others kept 1.0 of 2 cores busy"})
     )
     assert "others kept 1.0 of 2 cores busy" in doubt
@@ -70,6 +70,6 @@ def test_a_time_beside_others_is_doubted():
 
 def test_who_is_timed_goes_first_where_that_is_permitted(tmp_path):
     permitted = subprocess.run([sys.executable, "-c", PERMITTED], capture_output=True).returncode == 0
-    with stationed(tmp_path) as station:
-        report = station.judge(EvalRequest(zoo.task_source("rms"), TELLS))
-    assert f"runs at {FIRST if permitted else 0}\n" in report.log + "\n", report
+    with running_worker(tmp_path) as worker:
+        report = worker.judge(EvalRequest(zoo.task_source("rms"), TELLS))
+    assert f"runs at {TIMED_NICENESS if permitted else 0}\n" in report.log + "\n", report

@@ -37,20 +37,20 @@ def below(process: int) -> dict[int, str]:
 def tree(tmp_path):
     """A process that adopts orphans, by number, with a tree below it."""
     orphaned = tmp_path / "orphaned"
-    warden = os.fork()
-    if warden == 0:
+    supervisor = os.fork()
+    if supervisor == 0:
         adopt_orphans()
         with subprocess.Popen([sys.executable, "-S", "-c", TREE, str(orphaned)]):
             while True:
                 time.sleep(0.05)
     try:
         # not before: who made the orphan counts as long as it is there
-        wait_until(lambda: orphaned.exists() and len(below(warden)) == SIZE)
-        yield warden
+        wait_until(lambda: orphaned.exists() and len(below(supervisor)) == SIZE)
+        yield supervisor
     finally:
-        signal_all([*below(warden), warden], signal.SIGKILL)
+        signal_all([*below(supervisor), supervisor], signal.SIGKILL)
         with contextlib.suppress(ChildProcessError):
-            os.waitpid(warden, 0)
+            os.waitpid(supervisor, 0)
         reap()
 
 

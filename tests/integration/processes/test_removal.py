@@ -10,12 +10,12 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from integration.test_worker import at_import, forward
 
 from conformance.evaluator import RIGHT
+from integration.scheduler.test_worker import at_import, forward
 from stark_worker.protocol.errors import Outcome
 from stark_worker.protocol.request import Limits, Target
-from stark_worker.scheduler.worker import Station
+from stark_worker.scheduler.worker import Worker
 from worker_fixture import processes_below
 
 MANY = 4_000  # folders, which take long enough to remove to be watched
@@ -31,25 +31,25 @@ ENDLESS = "\n        ".join(
 DEEP = "\nfor _ in range(1_500):\n    os.mkdir('d')\n    os.chdir('d')\nraise ValueError"
 
 
-def candidates(station: Station) -> list[Path]:
-    return list(Path(station._folder.name).glob("candidate-*"))
+def candidates(worker: Worker) -> list[Path]:
+    return list(Path(worker._folder.name).glob("candidate-*"))
 
 
-def written(station: Station) -> int:
+def written(worker: Worker) -> int:
     """How many folders a candidate has made; a candidate without a folder has made none."""
     with contextlib.suppress(FileNotFoundError):
-        return sum(1 for folder in candidates(station) for _ in folder.iterdir())
+        return sum(1 for folder in candidates(worker) for _ in folder.iterdir())
     return 0
 
 
 @contextlib.asynccontextmanager
-async def watched(station: Station) -> AsyncIterator[list[int]]:
+async def watched(worker: Worker) -> AsyncIterator[list[int]]:
     """How many folders were seen from the event loop, again and again: it does not stand still while they go."""
     counts = [0]
 
     async def look() -> None:
         while True:
-            counts.append(written(station))
+            counts.append(written(worker))
             await asyncio.sleep(0.02)
 
     looking = asyncio.create_task(look())
@@ -60,50 +60,50 @@ async def watched(station: Station) -> AsyncIterator[list[int]]:
 
 
 @contextlib.asynccontextmanager
-async def warm(shared: Path) -> AsyncIterator[Station]:
-    async with Station(Target.CPU, shared, allow_weak_sandbox=True) as station:
-        assert (await station.judge(RIGHT)).outcome is Outcome.OK
-        yield station
+async def warm(shared: Path) -> AsyncIterator[Worker]:
+    async with Worker(Target.CPU, shared, allow_weak_sandbox=True) as worker:
+        assert (await worker.judge(RIGHT)).outcome is Outcome.OK
+        yield worker
 
 
 def test_a_cancelled_caller_does_not_wait_and_what_was_written_goes_before_the_next_trial(tmp_path):
     endless = replace(RIGHT, candidate_source=forward(ENDLESS), limits=Limits(60.0, 60.0))
 
     async def cancel_midway() -> None:
-        async with warm(tmp_path) as station, watched(station) as counts:
-            judging = asyncio.create_task(station.judge(endless))
+        async with warm(tmp_path) as worker, watched(worker) as counts:
+            judging = asyncio.create_task(worker.judge(endless))
             while counts[-1] < MANY:
                 await asyncio.sleep(0.02)
             judging.cancel()
             with pytest.raises(asyncio.CancelledError):
                 await judging
-            assert written(station), "it was not waited for"
+            assert written(worker), "it was not waited for"
             assert "stark-candidate" not in processes_below(os.getpid())
-            assert (await station.judge(RIGHT)).outcome is Outcome.OK
-            assert not [folder for folder in candidates(station) if len(list(folder.iterdir())) > 100]
+            assert (await worker.judge(RIGHT)).outcome is Outcome.OK
+            assert not [folder for folder in candidates(worker) if len(list(folder.iterdir())) > 100]
             assert any(100 < count < max(counts) for count in counts[counts.index(max(counts)) :])
 
     asyncio.run(cancel_midway())
 
 
-def test_nothing_is_left_when_the_station_closes_at_once(tmp_path):
+def test_nothing_is_left_when_the_worker_closes_at_once(tmp_path):
     endless = replace(RIGHT, candidate_source=forward(ENDLESS), limits=Limits(60.0, 3.0))
 
     async def close_at_once() -> Path:
-        async with warm(tmp_path) as station:
-            assert (await station.judge(endless)).outcome is Outcome.TIMEOUT
-            assert written(station), "the verdict did not wait"
-            return Path(station._folder.name)
+        async with warm(tmp_path) as worker:
+            assert (await worker.judge(endless)).outcome is Outcome.TIMEOUT
+            assert written(worker), "the verdict did not wait"
+            return Path(worker._folder.name)
 
     assert not asyncio.run(close_at_once()).exists()
 
 
 def test_folders_in_each_other_are_removed_too(tmp_path):
     async def close_at_once() -> Path:
-        async with warm(tmp_path) as station:
-            report = await station.judge(replace(RIGHT, candidate_source=at_import(DEEP)))
+        async with warm(tmp_path) as worker:
+            report = await worker.judge(replace(RIGHT, candidate_source=at_import(DEEP)))
             assert report.outcome is Outcome.COMPILE_ERROR
-            assert (await station.judge(RIGHT)).outcome is Outcome.OK
-            return Path(station._folder.name)
+            assert (await worker.judge(RIGHT)).outcome is Outcome.OK
+            return Path(worker._folder.name)
 
     assert not asyncio.run(close_at_once()).exists()
