@@ -23,7 +23,7 @@ from stark.core.chat import Message, Reply, ReplyForm, Usage
 from stark.core.errors import EvaluatorError, PromptRefused, TaskError
 from stark.core.settings import EvaluationSettings, RoleSettings
 from stark_worker.protocol.errors import Outcome
-from stark_worker.protocol.report import DEGENERATE, DeviceFacts, EvalReport, Timing
+from stark_worker.protocol.report import DeviceFacts, EvalReport, Timing
 from stark_worker.protocol.request import EvalRequest, Score
 
 TASK = """\
@@ -148,13 +148,13 @@ class HashEvaluator:
     async def evaluate(self, request: EvalRequest) -> EvalReport:
         await asyncio.sleep(0)
         self.evaluated.append(request.candidate_source)
-        if request.entry == "Model":
+        if request.is_reference:
             return EvalReport(Outcome.OK, Timing((10.0,)))
         number = digest(request.candidate_source)
         if number % 4 == 0:
             return EvalReport(FAILURES[number // 4 % 3], log=f"it failed, {number % 97}")
-        rival = Timing((10.0,)) if request.rival_source is not None else None
-        return EvalReport(Outcome.OK, Timing((1.0 + number % 1900 / 100,)), rival=rival)
+        opponent = Timing((10.0,)) if request.opponent_source is not None else None
+        return EvalReport(Outcome.OK, Timing((1.0 + number % 1900 / 100,)), opponent=opponent)
 
 
 class InterruptedEvaluator(HashEvaluator):
@@ -163,7 +163,7 @@ class InterruptedEvaluator(HashEvaluator):
 
     async def evaluate(self, request: EvalRequest) -> EvalReport:
         order = Path(os.environ["CTRL_C"])
-        if order.exists() and order.read_text() == ("final" if request.rival_source else request.entry):
+        if order.exists() and order.read_text() == ("final" if request.opponent_source else request.entry):
             order.unlink()
             signal.raise_signal(signal.SIGINT)
             await asyncio.sleep(0.1)
@@ -176,12 +176,12 @@ class SoberEvaluator(HashEvaluator):
 
     async def evaluate(self, request: EvalRequest) -> EvalReport:
         report = await super().evaluate(request)
-        if request.rival_source is None:
+        if request.opponent_source is None:
             return report
         if "# brittle" in request.task_source:
             return EvalReport(Outcome.COMPILE_ERROR, log="torch cannot build it", built=False)
         took = 8.0 if request.score is Score.VERIFIED else 3.0
-        return EvalReport(Outcome.OK, Timing((took,)), rival=Timing((12.0,)))
+        return EvalReport(Outcome.OK, Timing((took,)), opponent=Timing((12.0,)))
 
 
 class EagerEvaluator(HashEvaluator):
@@ -211,9 +211,9 @@ class DriftingEvaluator(HashEvaluator):
 
     async def evaluate(self, request: EvalRequest) -> EvalReport:
         eager, faster = 10.0 * self.slower, 2.0 if "_torch.compile" in request.candidate_source else 4.0
-        took = eager if request.entry == "Model" else eager / faster
-        rival = Timing((eager,)) if request.rival_source is not None else None
-        return EvalReport(Outcome.OK, Timing((took,)), rival=rival)
+        took = eager if request.is_reference else eager / faster
+        opponent = Timing((eager,)) if request.opponent_source is not None else None
+        return EvalReport(Outcome.OK, Timing((took,)), opponent=opponent)
 
 
 class StrictEvaluator(HashEvaluator):
@@ -221,7 +221,7 @@ class StrictEvaluator(HashEvaluator):
 
     async def evaluate(self, request: EvalRequest) -> EvalReport:
         report = await super().evaluate(request)
-        if request.rival_source is None or report.timing is None or report.timing.median_ms >= 10.0:
+        if request.opponent_source is None or report.timing is None or report.timing.median_ms >= 10.0:
             return report
         return EvalReport(Outcome.WRONG_RESULT, log="it is wrong after all")
 
@@ -230,7 +230,7 @@ class MortalEvaluator(HashEvaluator):
     """Dies of the first final, and everything with it."""
 
     async def evaluate(self, request: EvalRequest) -> EvalReport:
-        if request.rival_source is not None:
+        if request.opponent_source is not None:
             raise RuntimeError("the machine was switched off")
         return await super().evaluate(request)
 
@@ -245,6 +245,6 @@ class TroubledEvaluator(HashEvaluator):
         if "# fault" in request.task_source and not Path(os.environ["REPAIRED"]).exists():
             raise EvaluatorError("The GPU fell off the bus.", "Put it back and go on.")
         report = await super().evaluate(request)
-        if "# degenerate" in request.task_source and request.entry == "Model":
-            return replace(report, checks={DEGENERATE: "Zeros are accepted."})
+        if "# degenerate" in request.task_source and request.is_reference:
+            return replace(report, degenerate="Zeros are accepted.")
         return report

@@ -28,7 +28,7 @@ from kernels import gelu, gelu_task
 
 from stark_worker.protocol.errors import Outcome
 from stark_worker.protocol.intervals import CONFIDENCE
-from stark_worker.protocol.report import BUSY, Timing
+from stark_worker.protocol.report import Timing
 from stark_worker.protocol.request import Entry, EvalRequest, Target
 from stark_worker.scheduler.worker import Worker
 
@@ -51,7 +51,7 @@ async def compare(worker: Worker, target: Target, size: int) -> Pair:
     )
     if report.outcome is not Outcome.OK or report.timing is None or report.opponent is None:
         raise SystemExit(f"{size} elements: {report.outcome}\n{report.log}")
-    return pair_of(size, report.timing, report.opponent) | {"told": report.checks.get(BUSY, "")}
+    return pair_of(size, report.timing, report.opponent) | {"told": report.busy_warning or ""}
 
 
 def pair_of(size: int, candidate: Timing, opponent: Timing) -> Pair:

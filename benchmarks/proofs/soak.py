@@ -34,7 +34,7 @@ from stark_worker.scheduler.worker import Worker
 SLOPE_MB = 1.0  # the most that 1,000 evaluations may add
 JUDGED_FROM = 1_000  # fewer evaluations say nothing about a slope
 LOOKS, BETWEEN_S = 10, 0.1
-# A fork_server waits for what has ended when it next starts something, so the last evaluation's may still be there.
+# A fork server reaps when it next starts something, so processes of the last evaluation may still be listed.
 ALLOWED_MORE = {"open_files": 0, "processes": 0, "zombies": 2, "temporary_files": 0}
 
 TASK = """

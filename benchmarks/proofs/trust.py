@@ -46,7 +46,7 @@ from stark_worker.protocol.errors import (
     MachineryFault,
     TaskFault,
 )
-from stark_worker.protocol.report import EvalReport
+from stark_worker.protocol.report import Check, EvalReport
 from stark_worker.protocol.request import (
     EvalRequest,
     Target,
@@ -131,8 +131,8 @@ def _told(exploit: zoo.Exploit, report: EvalReport) -> Results:
         told["rule"] = report.rule
     if report.timing and report.opponent:
         told |= {"ms": round(report.timing.median_ms, 4), "true_ms": round(report.opponent.median_ms, 4)}
-    if "opponent" in report.checks:
-        told["opponent"] = report.checks["opponent"]
+    if Check.OPPONENT in report.checks:
+        told["opponent"] = report.checks[Check.OPPONENT]
     if share := zoo.true_share(report):
         told["share"] = [round(bound, 4) for bound in share]
     return told
@@ -172,7 +172,7 @@ async def _honest(judge: Judge, request: EvalRequest) -> Results:
         return {"verdict": STOPPED, "outcome": report[:200]}
     if report.timing is None:
         return {"verdict": "rejected", "outcome": report.outcome.value, "rule": report.rule, "log": report.log[:500]}
-    flagged = "precision" in report.checks
+    flagged = Check.PRECISION in report.checks
     return {"verdict": "flagged" if flagged else "passed", "outcome": "ok", "ms": round(report.timing.median_ms, 4)}
 
 

@@ -32,9 +32,9 @@ import record
 from stark.bench.task_sources import list_checkout, list_files, select
 from stark.core.errors import StarkError
 from stark.core.task import Task
-from stark_worker.protocol.baselines import BASELINES, EAGER, MODES, baseline_source
+from stark_worker.protocol.baselines import BASELINES, COMPILE_MODES, EAGER, baseline_source
 from stark_worker.protocol.errors import MachineryFault, Outcome, TaskFault
-from stark_worker.protocol.report import DEGENERATE, EvalReport
+from stark_worker.protocol.report import EvalReport
 from stark_worker.protocol.request import EvalRequest, KernelBenchVersion, Limits, Score, Target
 from stark_worker.scheduler.worker import Worker
 
@@ -110,7 +110,7 @@ def told(report: EvalReport) -> Row:
         return failed(report.outcome, report.log)
     low, high = report.timing.interval_ms
     figures = {"median_ms": report.timing.median_ms, "low_ms": low, "high_ms": high, "took_s": report.duration_s}
-    degenerate = {DEGENERATE: report.checks[DEGENERATE]} if DEGENERATE in report.checks else {}
+    degenerate = {"degenerate": report.degenerate} if report.degenerate else {}
     return {"outcome": report.outcome, **figures, **degenerate}
 
 
@@ -136,13 +136,13 @@ def verdict(eager: Row) -> str:
         return "not known yet"
     if eager["outcome"] != Outcome.OK:
         return f"marked: its own model does not run here ({eager['outcome']})"
-    return f"marked: {eager[DEGENERATE]}" if DEGENERATE in eager else ADMITTED
+    return f"marked: {eager['degenerate']}" if "degenerate" in eager else ADMITTED
 
 
 def speedups(row: Row) -> dict[str, float]:
     """How many times as fast as eager the modes of torch.compile are."""
     times = {name: row[name]["median_ms"] for name in BASELINES if "median_ms" in row.get(name, {})}
-    return {name: times[EAGER] / times[name] for name in MODES if name in times and EAGER in times}
+    return {name: times[EAGER] / times[name] for name in COMPILE_MODES if name in times and EAGER in times}
 
 
 def line(name: str, row: Row) -> str:
@@ -157,7 +157,7 @@ def summary(rows: dict[str, Row]) -> list[str]:
     marked = sum(row["verdict"].startswith("marked") for row in begun)
     admitted = sum(row["verdict"] == ADMITTED for row in begun)
     lines = [f"{len(begun)} of {len(rows)} tasks: {admitted} admitted, {marked} marked"]
-    for mode in MODES:
+    for mode in COMPILE_MODES:
         ratios = [found[mode] for row in begun if mode in (found := speedups(row))]
         if ratios:
             mean = statistics.geometric_mean(ratios)

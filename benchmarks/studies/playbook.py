@@ -39,7 +39,7 @@ from stark.run.config import load_settings
 from stark.run.result import Result
 from stark_worker.protocol.baselines import COMPILE_S, COMPILED, EAGER, baseline_source
 from stark_worker.protocol.codec import from_json, to_json
-from stark_worker.protocol.folder import PARTS, write_whole
+from stark_worker.protocol.folder import FOLDERS, write_atomically
 from stark_worker.protocol.report import EvalReport
 from stark_worker.protocol.request import Entry
 
@@ -53,7 +53,7 @@ def search(task: Path, folder: Path, attempts: int, method: str = "stark", seed:
     """One run with the playbook, begun or gone on with."""
     sets = [f"budget.attempts={attempts}", f"method={method}", f"seed={seed}", f"roles.model=playbook:{seed}"]
     if (folder / "stark.db").exists():
-        return asyncio.run(api.resume_run(folder, api.change([f"budget.attempts={attempts}"])))
+        return asyncio.run(api.resume_run(folder, api.change_on_resume([f"budget.attempts={attempts}"])))
     return asyncio.run(api.start(api.prepare(task, load_settings(sets=sets), folder)))
 
 
@@ -131,7 +131,7 @@ def ladder(source: str, target: str) -> list[frozenset[str]]:
 def write(folder: Path, target: str, paths: list[Path]) -> None:
     """Requests for a worker that serves the folder."""
     settings = load_settings(sets=[f"evaluation.target={target}", f"evaluation.run_s={COMPILE_S}"]).evaluation
-    for part in PARTS:
+    for part in FOLDERS:
         (folder / part).mkdir(parents=True, exist_ok=True)
     for path in paths:
         task = load_task(path)
@@ -142,8 +142,8 @@ def write(folder: Path, target: str, paths: list[Path]) -> None:
             )  # fmt: skip
         for name, (source, entry) in sources.items():
             request = to_json(make_request(task, source, settings, entry))
-            write_whole(folder / "requests" / f"{path.stem}--{name.replace(' ', '_')}.json", request)
-    write_whole(folder / COMMIT_FILE, record.commit())
+            write_atomically(folder / "requests" / f"{path.stem}--{name.replace(' ', '_')}.json", request)
+    write_atomically(folder / COMMIT_FILE, record.commit())
 
 
 def answers_in(place: Path) -> dict[str, Any]:

@@ -37,7 +37,7 @@ from stark.evaluation.shared import SharedEvaluator
 from stark.run import api, assembly
 from stark.run.config import load_settings
 from stark_worker.protocol.codec import from_json, to_json
-from stark_worker.protocol.folder import write_whole
+from stark_worker.protocol.folder import write_atomically
 from stark_worker.protocol.report import DeviceFacts, EvalReport, Timing
 from stark_worker.protocol.request import EvalRequest
 
@@ -63,7 +63,7 @@ class JudgedOnce(SharedEvaluator):
         """What was measured first: prompts name it, so with other figures runs would not be the same again."""
         file = self._folder / "device.json"
         if not file.exists():
-            write_whole(file, to_json(await super().device()))
+            write_atomically(file, to_json(await super().device()))
         return from_json(DeviceFacts, file.read_text())
 
     async def evaluate(self, request: EvalRequest, again: int = 0) -> EvalReport:
@@ -81,7 +81,7 @@ class JudgedOnce(SharedEvaluator):
         file = self._folder / f"{name}{f'-{again}' * bool(again)}.json"
         if not file.exists():
             self.judged += 1
-            write_whole(file, to_json(await super().evaluate(request)))
+            write_atomically(file, to_json(await super().evaluate(request)))
         return from_json(EvalReport, file.read_text())
 
 

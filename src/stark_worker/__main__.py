@@ -29,7 +29,7 @@ from pathlib import Path
 from stark_worker.compiler.cache import default_cache_dir
 from stark_worker.doctor.doctor import examine
 from stark_worker.protocol import report_text
-from stark_worker.protocol.baselines import EAGER, MODES
+from stark_worker.protocol.baselines import COMPILE_MODES, EAGER
 from stark_worker.protocol.codec import ProtocolError, from_json, to_json
 from stark_worker.protocol.errors import MachineryFault, TaskFault
 from stark_worker.protocol.findings import can_work
@@ -41,7 +41,7 @@ from stark_worker.scheduler.worker import Worker
 ALLOW_WEAK_HELP = "run candidates where they cannot be locked in as an ordinary user's should be"
 LACKING = INCORRECT = 1
 MACHINERY, TASK, STOPPED = 3, 4, 128 + signal.SIGTERM
-BASELINES = {EAGER: EAGER, **{mode: name for name, mode in MODES.items()}}  # by what is typed
+BASELINES = {EAGER: EAGER, **{mode: name for name, mode in COMPILE_MODES.items()}}  # by what is typed
 
 
 async def judge_request(text: bytes, allow_weak_sandbox: bool) -> int:

@@ -20,8 +20,9 @@ from paths import ROOT
 from stark.core.settings import EvaluationSettings
 from stark.evaluation.local import LocalEvaluator
 from stark_worker.protocol.errors import Outcome
-from stark_worker.protocol.request import Target
 from stark_worker.protocol.isolation import Level
+from stark_worker.protocol.report import Check
+from stark_worker.protocol.request import Target
 
 ALL = [zoo.read(path) for path in sorted((zoo.HERE / "exploits").glob("*.py"))]
 STOPPED = {exploit.name: exploit for exploit in ALL if "cpu" in exploit.targets and exploit.known is None}
@@ -50,7 +51,7 @@ def test_the_exploit_gets_what_it_deserves(judge, name, alone):
         with alone():
             rounds = (judge(request) for _ in range(zoo.ROUNDS - 1))
             report = next((each for each in rounds if not exploit.only_time_speaks_against_it(each)), report)
-    if report.sandbox == Level.WEAK and "contained" in exploit.expect:
+    if report.sandbox_level == Level.WEAK and "contained" in exploit.expect:
         pytest.skip("a weak sandbox does not contain it, as docs/trust.md says")
     assert exploit.as_expected(report), (report.outcome, report.rule, report.log, zoo.true_share(report))
 
@@ -63,7 +64,7 @@ def run_benchmark(results: Path) -> subprocess.CompletedProcess[str]:
 
 
 def test_the_benchmark_tells_what_came_of_each_and_what_it_took_over(judge, tmp_path):
-    if judge(HONEST[QUICK_HONEST[0]].request(Target.CPU)).sandbox == Level.WEAK:
+    if judge(HONEST[QUICK_HONEST[0]].request(Target.CPU)).sandbox_level == Level.WEAK:
         pytest.skip("the benchmark wants candidates locked in as users get it")
     ended = run_benchmark(tmp_path)
     written = (tmp_path / "trust-cpu.json").read_bytes()
@@ -87,7 +88,7 @@ def test_the_benchmark_tells_what_came_of_each_and_what_it_took_over(judge, tmp_
 def test_an_honest_kernel_passes_unflagged(judge, name):
     report = judge(HONEST[name].request(Target.CPU))
     assert report.outcome is Outcome.OK, report.log
-    assert "precision" not in report.checks
+    assert Check.PRECISION not in report.checks
 
 
 def test_there_are_as_many_as_promised():

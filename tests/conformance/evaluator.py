@@ -20,7 +20,7 @@ from stark.core.errors import TaskError
 from stark.core.interfaces import Evaluator
 from stark_worker.protocol.errors import Outcome
 from stark_worker.protocol.report import DeviceFacts, EvalReport
-from stark_worker.protocol.request import EvalRequest, Limits
+from stark_worker.protocol.request import Entry, EvalRequest, Limits
 
 TASK = """
 import torch
@@ -78,7 +78,7 @@ class ModelNew(nn.Module):
 '''
 
 LIMITS = Limits(build_s=90.0, run_s=60.0)
-REFERENCE = EvalRequest(TASK, TASK, "Model", limits=LIMITS)
+REFERENCE = EvalRequest(TASK, TASK, Entry.REFERENCE, limits=LIMITS)
 RIGHT = EvalRequest(TASK, KERNEL, limits=LIMITS)
 WRONG = EvalRequest(TASK, KERNEL.replace("2.0f", "2.1f"), limits=LIMITS)
 BROKEN_TASK = EvalRequest(TASK.replace("torch.randn(16, 64)", "1 / 0"), KERNEL, limits=LIMITS)

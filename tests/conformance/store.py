@@ -21,13 +21,13 @@ from stark.core.errors import StoreError
 from stark.core.interfaces import Store
 from stark.core.records import Call, Ending, RoleUsage, RunRecord, Spend, TicketRecord
 from stark.core.task import Task
-from stark.core.tree import Node, Plan, Role
+from stark.core.tree import Attempt, Node, Plan, Role
 from stark_worker.protocol.errors import Outcome
 from stark_worker.protocol.report import DeviceFacts, EvalReport, Timing
 
 DEVICE = DeviceFacts("Processor", "cpu", cores=2, toolchain={"g++": "12"})
 OK = EvalReport(
-    Outcome.OK, Timing((1.5, 1.25, 0.1)), log="fine", checks={"mapping": "equal", "degenerate": "Zeros."}, device=DEVICE
+    Outcome.OK, Timing((1.5, 1.25, 0.1)), log="fine", checks={"mapping": "equal"}, degenerate="Zeros.", device=DEVICE
 )
 FAILED = EvalReport(Outcome.COMPILE_ERROR, log="error: expected ';'")
 
@@ -58,13 +58,20 @@ def a_run(run_id: str = "run", **changes: Any) -> RunRecord:
 
 
 def a_root(**changes: Any) -> Node:
-    return replace(Node(0, None, Role.REFERENCE, "class Model: ...", OK), **changes)
+    return _changed(Node(0, None, Attempt(Role.REFERENCE, "class Model: ...", OK)), changes)
 
 
 def a_node(number: int, parent_id: int = 0, **changes: Any) -> Node:
     plan = Plan("tile it", scaffold="# <<<IMPROVE BEGIN>>>", violations=("nested",))
-    node = Node(number, parent_id, Role.CODE, f"source {number}", OK, plan, "did it", 0.25, None, ("no temperature",))
-    return replace(node, **changes)
+    node = Node(
+        number, parent_id, Attempt(Role.CODE, f"source {number}", OK, plan, "did it", 0.25, ("no temperature",))
+    )
+    return _changed(node, changes)
+
+
+def _changed(node: Node, changes: dict[str, Any]) -> Node:
+    place = {name: changes.pop(name) for name in ("id", "parent_id", "same_as") if name in changes}
+    return replace(node, attempt=replace(node.attempt, **changes), **place)
 
 
 def a_call(number: int, index: int = 0, text: str = "an answer", **changes: Any) -> Call:
@@ -189,16 +196,16 @@ class StoreConformance:
 
     def test_a_released_reservation_costs_nothing(self, begun):
         reservation = begun.reserve("run", 1, 0, Spend(1000, 4.0))
-        assert begun.given_back("run") == set()
+        assert begun.attempts_with_failed_calls("run") == set()
         begun.release(reservation)
         assert begun.spent("run") == Spend()
-        assert begun.given_back("run") == {1}
+        assert begun.attempts_with_failed_calls("run") == {1}
 
     def test_an_unknown_price_counts_as_nothing(self, begun):
         free = replace(a_call(1).reply, cost_usd=None)
         begun.journal("run", begun.reserve("run", 1, 0, Spend(1000, 4.0)), a_call(1, reply=free))
         assert begun.spent("run") == Spend(120, 0.0)
-        assert begun.given_back("run") == set()
+        assert begun.attempts_with_failed_calls("run") == set()
         assert begun.calls("run", 1)[0].reply.cost_usd is None
 
     def test_a_reservation_is_settled_once(self, begun):

@@ -52,5 +52,5 @@ def test_one_that_is_right_for_one_shape_alone(judge):
 
 def test_the_referee_of_a_strangers_task_works_confined(judge):
     report = judge(KERNEL[Target.TRITON], Target.TRITON, untrusted_task=True, opponent_source=SMALL)
-    assert "Landlock" in report.checks["isolation of the reference"]
-    assert "seccomp" in report.checks["isolation of the reference"]
+    assert "Landlock" in report.reference_isolation.details
+    assert "seccomp" in report.reference_isolation.details

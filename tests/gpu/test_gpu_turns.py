@@ -11,6 +11,7 @@ import pytest
 from gpu.test_gpu_worker import KERNEL, LIMITS, SMALL
 from stark_worker.device.gpu_lock import GpuLock, gpu_identity
 from stark_worker.protocol.errors import Outcome
+from stark_worker.protocol.report import Check
 from stark_worker.protocol.request import EvalRequest, Target
 from stark_worker.scheduler.worker import devices
 from worker_fixture import running_worker
@@ -42,4 +43,4 @@ def test_an_evaluation_waits_until_nobody_else_measures(tmp_path):
         asyncio.run(occupied())
         report = worker.judge(request, 280.0)
         assert report.outcome is Outcome.OK, report.log
-        assert "exclusive" not in report.checks
+        assert Check.EXCLUSIVE not in report.checks

@@ -20,10 +20,11 @@ from pathlib import Path
 
 import pytest
 
-from stark_worker.protocol.baselines import MODES, baseline_source
+from stark_worker.protocol.baselines import COMPILE_MODES, baseline_source
 from stark_worker.protocol.codec import from_json, to_json
 from stark_worker.protocol.errors import MachineryFault, Outcome
-from stark_worker.protocol.report import DeviceFacts, EvalReport
+from stark_worker.protocol.isolation import Level
+from stark_worker.protocol.report import Check, DeviceFacts, EvalReport
 from stark_worker.protocol.request import Entry, EvalRequest, KernelBenchVersion, Limits, Precision, Score, Target
 from worker_fixture import running_worker
 
@@ -309,9 +310,9 @@ def test_right_kernels_are_ok_whatever_they_are_written_in(judge, language, task
     assert report.timing
     assert report.device
     assert report.device.kind == "cuda"
-    assert "bursts" in report.checks["timing"]
+    assert "bursts" in report.checks[Check.TIMING]
     assert report.labels.first_call_ms > 0
-    assert report.checks["isolation"].partition(":")[0] in ("strong", "standard")
+    assert report.sandbox_level in (Level.STRONG, Level.STANDARD)
 
 
 WAITED = "\nimport torch._inductor.async_compile as pool\n\npool.AsyncCompile.wait_pool_ready()\n"
@@ -334,7 +335,7 @@ class Looking(ModelNew):
 """
 
 
-@pytest.mark.parametrize("baseline", MODES)
+@pytest.mark.parametrize("baseline", COMPILE_MODES)
 def test_torch_compile_is_judged_as_any_candidate(judge, baseline):
     """Also where it has had the time to start processes that compile for it: confined as they are, they have no GPU."""
     source, entry = baseline_source(SMALL, baseline)
@@ -359,7 +360,7 @@ def test_kernelbenchs_first_version_leaves_the_cache_alone(judge, version, said)
     request = EvalRequest(SMALL, SMALL, Entry.REFERENCE, Target.CUDA, score=Score.KERNELBENCH, kernelbench_version=version)
     report = judge.ask(request)
     assert report.outcome is Outcome.OK, report.log
-    assert report.checks["cache"].startswith(said)
+    assert report.checks[Check.CACHE].startswith(said)
 
 
 @pytest.mark.parametrize("language", LANGUAGES)
@@ -417,14 +418,14 @@ def test_a_candidate_may_return_the_same_memory_every_time(judge):
     keeping = "self.out = getattr(self, 'out', x.clone()); return self.out.copy_(self.right(x))"
     report = judge(SMALL, forward(keeping, Target.TRITON), Target.TRITON)
     assert report.outcome is Outcome.OK, report.log
-    assert "bursts" not in report.checks["timing"]
+    assert "bursts" not in report.checks[Check.TIMING]
 
 
 def test_huge_outputs_are_compared_in_part(judge):
     task, right = TASK.replace("ROWS", str(2**23)), KERNEL[Target.TRITON]  # 2 GB in and 2 GB out
     report = judge(task, right, Target.TRITON)
     assert report.outcome is Outcome.OK, report.log
-    assert "some, which nobody can foresee, compared" in report.checks["timing"]
+    assert "some, which nobody can foresee, compared" in report.checks[Check.TIMING]
     short = right.replace("0.0), mask=at < count)", "0.0), mask=at < count - 1)")
     assert judge(task, short, Target.TRITON).outcome is Outcome.WRONG_RESULT
 
@@ -433,7 +434,7 @@ def test_the_time_is_that_of_device_events(judge):
     """Roughly; benchmarks/perf/evaluator.py compares with KernelBench's timer."""
     report = judge(LARGE, KERNEL[Target.TRITON], Target.TRITON)
     assert report.timing
-    device_ms = float(report.checks["clocks"].split()[1])
+    device_ms = float(report.checks[Check.CLOCKS].split()[1])
     assert report.timing.median_ms == pytest.approx(device_ms, rel=0.05), report.checks
 
 
@@ -467,8 +468,8 @@ def test_tf32_is_used_where_it_is_allowed_and_the_report_says_so(judge, tf32):
     request = EvalRequest(task, task, entry=Entry.REFERENCE, target=Target.CUDA, limits=LIMITS, tf32=tf32)
     report = judge.ask(request)
     assert report.outcome is Outcome.OK, report.log
-    assert report.checks["arithmetic"] == f"fp32, torch {'with' if tf32 else 'without'} TF32"
-    assert "precision" not in report.checks
+    assert report.checks[Check.ARITHMETIC] == f"fp32, torch {'with' if tf32 else 'without'} TF32"
+    assert Check.PRECISION not in report.checks
     sys.stderr.write(f"\n{report.labels}\n")
 
 

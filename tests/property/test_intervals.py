@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stark_worker.protocol.intervals import PLACEMENT, median_interval, ratio_interval
+from stark_worker.protocol.intervals import PLACEMENT_SHARE, median_interval, ratio_interval
 from stark_worker.protocol.report import Timing
 
 times = st.lists(st.floats(1e-3, 1e3), min_size=1, max_size=120)
@@ -32,7 +32,7 @@ def test_more_confidence_is_never_a_narrower_interval(samples, confidence):
 
 @given(times)
 def test_nothing_is_faster_than_itself(samples):
-    assert ratio_interval(samples, samples) == (1.0 / (1.0 + PLACEMENT), 1.0 + PLACEMENT)
+    assert ratio_interval(samples, samples) == (1.0 / (1.0 + PLACEMENT_SHARE), 1.0 + PLACEMENT_SHARE)
 
 
 @given(times, st.floats(0.1, 0.9))
@@ -42,13 +42,13 @@ def test_what_is_always_faster_is_called_so_and_its_rival_slower(samples, factor
 
 
 @given(times, times, st.floats(0.0, 1e3), st.floats(0.0, 1e3))
-def test_what_is_unsure_about_a_timing_widens_what_it_is_compared_by(samples, rivals, mine_ms, theirs_ms):
-    count = min(len(samples), len(rivals))
-    sure = Timing(tuple(samples[:count])), Timing(tuple(rivals[:count]))
+def test_what_is_unsure_about_a_timing_widens_what_it_is_compared_by(samples, opponents, mine_ms, theirs_ms):
+    count = min(len(samples), len(opponents))
+    sure = Timing(tuple(samples[:count])), Timing(tuple(opponents[:count]))
     low, high = sure[0].ratio_to(sure[1])
     wider = replace(sure[0], unsure_ms=mine_ms).ratio_to(replace(sure[1], unsure_ms=theirs_ms))
     unsure = mine_ms / sure[0].median_ms + theirs_ms / sure[1].median_ms
-    by = 1.0 + unsure / (1.0 + PLACEMENT)
+    by = 1.0 + unsure / (1.0 + PLACEMENT_SHARE)
     assert wider == pytest.approx((low / by, high * by))
 
 

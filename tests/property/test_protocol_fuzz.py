@@ -18,17 +18,17 @@ from hypothesis import strategies as st
 
 from conformance.evaluator import KERNEL, TASK
 from stark_worker.correctness.reference import Reference
-from stark_worker.processes.channel import LIMIT, Channel, ChannelClosed, MessageMalformed, _decode
-from stark_worker.processes.handles import Remains
+from stark_worker.processes.channel import MAX_MESSAGE_BYTES, Channel, ChannelClosed, MessageMalformed, decode_message
+from stark_worker.processes.handles import ProcessReaper
 from stark_worker.protocol.codec import ProtocolError, from_json, to_json
 from stark_worker.protocol.errors import Failure, Outcome
 from stark_worker.protocol.report import EvalReport, Timing
 from stark_worker.protocol.request import EvalRequest, Precision
 from stark_worker.referee.calls import write_job
 from stark_worker.referee.candidate import Candidate
-from stark_worker.referee.check import Examiner
+from stark_worker.referee.check import OutputChecker
 from stark_worker.scheduler.builds import Builds
-from stark_worker.timing.device_clock import device_times, told_by_device
+from stark_worker.timing.device_clock import confirmed_device_times, read_device_ms
 from stark_worker.timing.overhead import Overhead
 from stark_worker.timing.sample import Sample
 
@@ -50,7 +50,7 @@ packets = (
     | messages.map(lambda message: json.dumps(message).encode()[:-3])
     | st.integers(1, 60_000).map(lambda depth: b"[" * depth)
     | st.integers(1, 10_000).map(lambda depth: b'{"did":' * depth)
-    | st.integers(LIMIT - 1, LIMIT + 2).map(lambda size: b" " * size)
+    | st.integers(MAX_MESSAGE_BYTES - 1, MAX_MESSAGE_BYTES + 2).map(lambda size: b" " * size)
 )
 
 
@@ -63,11 +63,11 @@ def check_failure(failure: Failure) -> None:
 @given(packets)
 def test_bytes_are_a_message_or_malformed(packet):
     try:
-        message = _decode(packet)
+        message = decode_message(packet)
     except (MessageMalformed, ChannelClosed):
         return
     assert isinstance(message, dict)
-    assert len(packet) <= LIMIT
+    assert len(packet) <= MAX_MESSAGE_BYTES
 
 
 @given(st.lists(packets, max_size=6))
@@ -79,7 +79,7 @@ def test_packets_keep_their_borders(sent):
         for packet in sent:
             far.send(packet)
             try:
-                alone = _decode(packet[: LIMIT + 1])
+                alone = decode_message(packet[: MAX_MESSAGE_BYTES + 1])
             except (MessageMalformed, ChannelClosed) as error:
                 with pytest.raises(type(error)):
                     channel.receive(1.0)
@@ -94,38 +94,38 @@ def _same(one: object, other: object) -> bool:
 @settings(deadline=None)
 @given(packets, st.sampled_from(["begun", "loaded", "launched", "done", "copied", "looked"]), st.booleans())
 def test_only_what_was_to_come_is_taken(packet, awaited, may_be_late):
-    (here, there), (lifeline, warden) = Channel.pair(), Channel.pair()
+    (here, there), (lifeline, supervisor) = Channel.pair(), Channel.pair()
     output, print_to = os.pipe()
     files = [os.dup(here.fileno()), os.dup(lifeline.fileno()), output, os.memfd_create("arena")]
     for end in (here, lifeline):
         end.close()
     candidate = Candidate(files, Path("unused"))
-    warden.send(code=1)
+    supervisor.send(code=1)
     there._socket.send(packet)
     try:
         if may_be_late:
             assert candidate.says_soon(awaited, 5.0)
-            assert _decode(packet)["did"] == awaited
+            assert decode_message(packet)["did"] == awaited
         else:
             assert candidate.expect(awaited, 5.0)["did"] == awaited
     except Failure as failure:
         check_failure(failure)
     finally:
         os.close(print_to)
-        for end in (warden, there):
+        for end in (supervisor, there):
             end.close()
         candidate.close()
 
 
 class Hostile:
-    """In place of a nursery: its readers and compilers say these packets, whatever they are told, and nothing more."""
+    """A fork server whose readers and compilers send these packets, whatever they receive, and nothing more."""
 
     def __init__(self, packets: Mapping[str, Sequence[bytes]]) -> None:
-        self._packets, self._ends, self.remains = packets, [], Remains()
+        self._packets, self._ends, self.reaper = packets, [], ProcessReaper()
 
     def start(self, role: str, _folder: Path, files: Sequence[int], _more: Mapping[str, str] | None) -> Channel:
-        lifeline, warden = Channel.pair()
-        warden.close()
+        lifeline, supervisor = Channel.pair()
+        supervisor.close()
         end = socket.socket(fileno=os.dup(files[0]))
         end.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 2**20)
         for packet in self._packets[role]:
@@ -135,7 +135,7 @@ class Hostile:
         return lifeline
 
     async def close(self) -> None:
-        await self.remains.gone()
+        await self.reaper.wait()
         for end in self._ends:
             end.close()
 
@@ -156,7 +156,9 @@ key = st.just(json.dumps({"did": "named", "key": "0" * 32}).encode())
     st.lists(packets | deep | key | st.sampled_from(of_builders).flatmap(says), max_size=3),
 )
 def test_whatever_builders_say_is_a_report_or_nothing(locked, said_by_reader, said_by_compiler):
-    said_by_reader = [b'{"did": "locked", "isolation": "standard: limits"}'] * locked + said_by_reader
+    said_by_reader = [
+        b'{"did": "locked", "isolation": {"level": "standard", "details": "limits"}}'
+    ] * locked + said_by_reader
 
     async def build(place: str) -> EvalReport | None:
         hostile = Hostile({"reader": said_by_reader, "compiler": said_by_compiler})
@@ -178,7 +180,7 @@ def test_whatever_builders_say_is_a_report_or_nothing(locked, said_by_reader, sa
 def examiner(tmp_path_factory):
     folder = tmp_path_factory.mktemp("referee")
     reference = Reference(TASK, Precision.FP32, folder)
-    return Examiner(write_job(EvalRequest(TASK, KERNEL), reference, folder, ""), reference)
+    return OutputChecker(write_job(EvalRequest(TASK, KERNEL), reference, folder, ""), reference)
 
 
 @given(
@@ -194,7 +196,7 @@ def examiner(tmp_path_factory):
 )
 def test_a_look_is_right_or_a_fault_of_the_candidate(examiner, look):
     try:
-        examiner.look_at(look)
+        examiner.check_description(look)
     except Failure as failure:
         check_failure(failure)
     else:
@@ -206,9 +208,9 @@ def test_a_look_is_right_or_a_fault_of_the_candidate(examiner, look):
 def test_a_devices_clock_is_confirmed_or_rejected(told, outside_ms):
     """And what it says beside the referee's clock cannot become a time that is none."""
     overhead = Overhead(0.1, 0.05, 0.1, 0.01)
-    samples = [Sample(outside_ms + 0.1, 0.0, told_by_device([said], 1)) for said in told]
+    samples = [Sample(outside_ms + 0.1, 0.0, read_device_ms([said], 1)) for said in told]
     try:
-        times = device_times(samples, overhead)
+        times = confirmed_device_times(samples, overhead)
     except Failure as failure:
         check_failure(failure)
         return

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from typing import TypeVar
 
 from stark_worker.protocol.errors import Outcome
-from stark_worker.protocol.report import DEGENERATE, EvalReport
+from stark_worker.protocol.report import EvalReport
 
 ROOT_ID = 0
 
@@ -49,23 +49,52 @@ class Plan:
 
 
 @dataclass(frozen=True)
-class Node:
-    """One attempt. ``source`` is None when the reply held none; such a node failed and is never built upon.
+class Attempt:
+    """A workflow's result for one ticket. ``source`` is None if the reply held none; such a node is never built upon.
 
-    ``outside_share`` is the share of the change that fell outside the anchors, None where nothing was anchored.
-    ``same_as`` names the earlier node whose report was taken over because the source is identical.
+    ``outside_share`` is the share of the change that fell outside the anchors, None if nothing was anchored.
     """
 
-    id: int
-    parent_id: int | None
     role: Role
     source: str | None
     report: EvalReport
     plan: Plan | None = None
     explanation: str = ""
     outside_share: float | None = None
-    same_as: int | None = None
     notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Node:
+    """An attempt and its place in the tree.
+
+    ``same_as`` names the earlier node whose report this node shares, because the sources are identical.
+    """
+
+    id: int
+    parent_id: int | None
+    attempt: Attempt
+    same_as: int | None = None
+
+    @property
+    def role(self) -> Role:
+        return self.attempt.role
+
+    @property
+    def source(self) -> str | None:
+        return self.attempt.source
+
+    @property
+    def report(self) -> EvalReport:
+        return self.attempt.report
+
+    @property
+    def plan(self) -> Plan | None:
+        return self.attempt.plan
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        return self.attempt.notes
 
     @property
     def failed(self) -> bool:
@@ -80,16 +109,16 @@ class Node:
     def judgement(self) -> Judgement:
         report = self.report
         label = self.notes[0] if self.notes else ""
-        degenerate = report.checks.get(DEGENERATE, "")
+        degenerate = report.degenerate or ""
         figures = (self.runtime_ms, report.duration_s if self.same_as is None else 0.0)  # a twin's was handed on
-        rival_ms = report.rival.median_ms if report.rival else None
-        return Judgement(self.id, self.role, report.outcome, *figures, label, degenerate, report.built, rival_ms)
+        opponent_ms = report.opponent.median_ms if report.opponent else None
+        return Judgement(self.id, self.role, report.outcome, *figures, label, degenerate, report.built, opponent_ms)
 
 
 @dataclass(frozen=True)
 class Judgement:
     """A node without its texts: what figures are made of. ``label`` is its first note, which says what a given source
-    stands for; ``degenerate`` is why the task tests nothing; ``rival_ms`` is the reference's time in turns with it."""
+    stands for; ``degenerate`` is why the task tests nothing; ``opponent_ms`` is the reference's time in turns."""
 
     id: int
     role: Role
@@ -99,7 +128,7 @@ class Judgement:
     label: str = ""
     degenerate: str = ""
     built: bool = True
-    rival_ms: float | None = None
+    opponent_ms: float | None = None
 
     @property
     def compiled(self) -> bool:

@@ -1,8 +1,7 @@
-"""Evidence in one file: the kernel, its task, both reports with every sample, and the SHA-256 of each of them.
+"""Evidence in one file: the kernel, its task, both reports with every sample, and the SHA-256 of each member.
 
-A bundle is a zip archive of a fixed form: these members in this order, stored and not compressed, without dates. So the
-same claim makes the same bytes, an archive unpacks to no more than its own size, and whatever is not exactly what we
-would have written is refused before a line of it is believed. Nothing is ever unpacked onto the disk.
+A bundle is a zip archive of a fixed form: these members in this order, not compressed, without dates. So the same claim
+makes the same bytes, and any other archive is refused before its content is used. Nothing is unpacked onto the disk.
 """
 
 from __future__ import annotations
@@ -26,14 +25,14 @@ FORMAT, VERSION = "stark-bundle", 1
 KERNEL, TASK, CLAIM, MANIFEST = "kernel.py", "task.py", "claim.json", "manifest.json"
 REPORTS = {Score.VERIFIED: "verified.json", Score.KERNELBENCH: "kernelbench.json"}
 MEMBERS = (KERNEL, TASK, CLAIM, *REPORTS.values(), MANIFEST)
-MOST_BYTES = 64 * 2**20
-Origin = tuple[DeviceFacts, dict[str, str]]  # what was measured on, and with which versions
-LONG_AGO = (1980, 1, 1, 0, 0, 0)  # the earliest date of the format
+MAX_BYTES = 64 * 2**20
+Origin = tuple[DeviceFacts, dict[str, str]]  # the device and the versions
+ZIP_EPOCH = (1980, 1, 1, 0, 0, 0)  # the earliest date of the format
 
 
 @dataclass(frozen=True)
 class Claim:
-    """By which rules and on what a kernel was judged."""
+    """The rules and the device by which a kernel was judged."""
 
     task_name: str
     made_at: str
@@ -50,17 +49,17 @@ class Claim:
 
     @classmethod
     def of(cls, task_name: str, made_at: str, origin: Origin, final: Final, rules: EvaluationSettings) -> Claim:
-        isolation = final.report.checks.get("isolation", "unknown")
-        said = (rules.target, rules.precision, final.score, rules.kernelbench_version, rules.atol, rules.rtol)
-        return cls(task_name, made_at, isolation, *said, *origin, rules.tf32)
+        isolation = str(final.report.isolation or "unknown")
+        conditions = (rules.target, rules.precision, final.score, rules.kernelbench_version, rules.atol, rules.rtol)
+        return cls(task_name, made_at, isolation, *conditions, *origin, rules.tf32)
 
     def rules(self) -> dict[str, Any]:
-        """The settings to judge by, to judge as it was judged."""
+        """Return the settings that judge the kernel again in the same way."""
         names = ("target", "precision", "score", "kernelbench_version", "atol", "rtol", "tf32")
         return {name: getattr(self, name) for name in names}
 
     def facts(self) -> list[tuple[str, str]]:
-        """What there is to say of it, by name."""
+        """Return the claim as named texts for a person."""
         tolerances = [f"{name} {getattr(self, name):g}" for name in ("atol", "rtol") if getattr(self, name) is not None]
         tf32 = ["TF32"] if self.tf32 else []
         return [
@@ -74,7 +73,7 @@ class Claim:
 
 @dataclass(frozen=True)
 class Bundle:
-    """A kernel with what is claimed of it."""
+    """A kernel and the claim about it."""
 
     claim: Claim
     task_source: str
@@ -84,7 +83,7 @@ class Bundle:
 
 @dataclass(frozen=True)
 class Manifest:
-    """What is in an archive."""
+    """The SHA-256 of each member of an archive."""
 
     members: dict[str, str] = field(default_factory=dict)
     format: str = FORMAT
@@ -92,7 +91,7 @@ class Manifest:
 
 
 def pack(bundle: Bundle) -> bytes:
-    """The bundle as bytes, the same for the same bundle."""
+    """Return the bundle as bytes; equal bundles make equal bytes."""
     texts = {
         KERNEL: bundle.kernel_source,
         TASK: bundle.task_source,
@@ -105,36 +104,39 @@ def pack(bundle: Bundle) -> bytes:
     return _archive({**members, MANIFEST: to_json(manifest).encode()})
 
 
-def read(path: Path) -> bytes:
-    """The bytes of a file that may be a bundle."""
+def read_bundle(path: Path) -> bytes:
+    """Read a file that may be a bundle."""
     try:
         with path.open("rb") as file:
-            data = file.read(MOST_BYTES + 1)
+            data = file.read(MAX_BYTES + 1)
     except OSError as error:
-        raise BundleError(f"{path} cannot be read: {error.strerror}.", "Name a bundle.") from error
-    if len(data) > MOST_BYTES:
-        raise BundleError(f"{path} is larger than any bundle, {MOST_BYTES // 2**20} MB.", "Name a bundle.")
+        raise BundleError(f"{path} cannot be read: {error.strerror}.", "Check the path.") from error
+    if len(data) > MAX_BYTES:
+        raise BundleError(
+            f"{path} is larger than {MAX_BYTES // 2**20} MB, the most a bundle may have.",
+            "Give a file that `stark export --bundle` wrote.",
+        )
     return data
 
 
 def unpack(data: bytes) -> Bundle:
-    """The bundle in these bytes; a ``BundleError`` if they are not exactly what ``pack`` makes."""
+    """Return the bundle in these bytes. Raise ``BundleError`` if ``pack`` would not write exactly these."""
     members = _members(data)
     _check_manifest(members)
     if _archive(members) != data:
-        raise _refused("it carries something beside its members")
+        raise _refusal("it holds more than its members")
     try:
         sources = {name: members[name].decode() for name in (TASK, KERNEL)}
         claim = from_json(Claim, members[CLAIM])
-        EvaluationSettings(**claim.rules())  # refuses tolerances that are none
+        EvaluationSettings(**claim.rules())  # refuses impossible tolerances
         reports = [from_json(EvalReport, members[REPORTS[score]]) for score in (Score.VERIFIED, Score.KERNELBENCH)]
-    except ValueError as error:  # of the protocol, of the settings, or of the letters
-        raise _refused(f"a member cannot be read: {error}") from error
+    except ValueError as error:  # from the protocol, the settings or the encoding
+        raise _refusal(f"a member cannot be read: {error}") from error
     return Bundle(claim, sources[TASK], sources[KERNEL], Final(0, claim.score, *reports))
 
 
-def digest(data: bytes) -> str:
-    """The SHA-256 of the manifest, by which a bundle can be named."""
+def manifest_digest(data: bytes) -> str:
+    """Return the SHA-256 of the manifest, which identifies a bundle."""
     return hashlib.sha256(_members(data)[MANIFEST]).hexdigest()
 
 
@@ -143,37 +145,37 @@ def _members(data: bytes) -> dict[str, bytes]:
         with zipfile.ZipFile(io.BytesIO(data)) as archive:
             infos = archive.infolist()
             if tuple(info.filename for info in infos) != MEMBERS:
-                raise _refused(f"its members are not {', '.join(MEMBERS)}")
+                raise _refusal(f"its members are not {', '.join(MEMBERS)}")
             if any(info.compress_type != zipfile.ZIP_STORED or info.file_size > len(data) for info in infos):
-                raise _refused("its members are not stored as they are")
+                raise _refusal("its members are compressed")
             return {info.filename: archive.read(info) for info in infos}
     except (zipfile.BadZipFile, ValueError, NotImplementedError, RuntimeError, EOFError, OSError) as error:
-        raise _refused(f"it is damaged: {error}") from error
+        raise _refusal(f"it is damaged: {error}") from error
 
 
 def _check_manifest(members: Mapping[str, bytes]) -> None:
     try:
         manifest = from_json(Manifest, members[MANIFEST])
     except ProtocolError as error:
-        raise _refused(f"its manifest cannot be read: {error}") from error
+        raise _refusal(f"its manifest cannot be read: {error}") from error
     if (manifest.format, manifest.version) != (FORMAT, VERSION):
-        raise _refused(f"its form is not {FORMAT} version {VERSION}")
+        raise _refusal(f"its format is not {FORMAT} version {VERSION}")
     found = {name: hashlib.sha256(members[name]).hexdigest() for name in MEMBERS if name != MANIFEST}
     if changed := [name for name in found if manifest.members.get(name) != found[name]]:
-        raise _refused(f"{changed[0]} is not what the manifest says it was")
+        raise _refusal(f"{changed[0]} does not match the manifest")
     if manifest.members.keys() != found.keys():
-        raise _refused("its manifest lists what is not there")
+        raise _refusal("its manifest lists other members")
 
 
 def _archive(members: Mapping[str, bytes]) -> bytes:
     written = io.BytesIO()
     with zipfile.ZipFile(written, "w", zipfile.ZIP_STORED) as archive:
         for name, content in members.items():
-            entry = zipfile.ZipInfo(name, LONG_AGO)
-            entry.create_system, entry.external_attr = 3, 0o644 << 16  # the same wherever it is written
+            entry = zipfile.ZipInfo(name, ZIP_EPOCH)
+            entry.create_system, entry.external_attr = 3, 0o644 << 16  # the same on every system
             archive.writestr(entry, content)
     return written.getvalue()
 
 
-def _refused(why: str) -> BundleError:
-    return BundleError(f"The archive is not what it was, or no bundle: {why}.", "Get it again from whoever made it.")
+def _refusal(why: str) -> BundleError:
+    return BundleError(f"The archive was changed, or is not a bundle: {why}.", "Get it again from its author.")

@@ -12,7 +12,7 @@ from stark.core.task import Task
 from stark.core.tree import Tree
 from stark.evaluation.requests import make_request
 from stark_worker.protocol.report import EvalReport
-from stark_worker.protocol.request import ALWAYS_MS
+from stark_worker.protocol.request import ALWAYS_MS, Entry
 
 
 class CandidateEvaluator:
@@ -33,7 +33,7 @@ class CandidateEvaluator:
                 self._reports[source] = await self.measure(source)
             return self._reports[source]
 
-    async def measure(self, source: str, entry: str = "ModelNew") -> EvalReport:
+    async def measure(self, source: str, entry: Entry = Entry.CANDIDATE) -> EvalReport:
         """Evaluate a source without looking for an identical one."""
         request = make_request(self._task, source, self._settings.evaluation, entry)
         return await self._evaluator.evaluate(replace(request, profile_below_ms=self._profile_below_ms()))

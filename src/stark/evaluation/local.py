@@ -1,6 +1,6 @@
-"""Judges candidates on this machine, by the station of ``stark_worker``: it keeps everything warm that can be.
+"""Evaluates candidates on this machine, in the processes of a ``stark_worker`` that stays warm.
 
-What a candidate gets to see holds no secrets, and everything ends with the evaluation, also when that is cancelled.
+Candidates see no secrets. Every process ends with its evaluation, also if that is cancelled.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from typing import Self
 
 from stark.core.errors import EvaluatorError
 from stark.core.settings import EvaluationSettings
-from stark.evaluation.faults import Teller
-from stark_worker.compiler.cache import default_cache
-from stark_worker.protocol.errors import MachineryFault
+from stark.evaluation.faults import FaultTranslator
+from stark_worker.compiler.cache import default_cache_dir
 from stark_worker.protocol.report import DeviceFacts, EvalReport
 from stark_worker.protocol.request import EvalRequest, Target
-from stark_worker.scheduler.worker import SHOW_THEM, Station, hidden
+from stark_worker.scheduler.retry import judge_with_retries
+from stark_worker.scheduler.worker import SHOW_GPUS_HINT, Worker, hidden_gpu_reason
 
-HERE = Teller("This machine", "stark doctor", "--allow-weak-sandbox")
+FAULTS = FaultTranslator("This machine", "stark doctor", "--allow-weak-sandbox")
 
 
 class LocalEvaluator:
@@ -31,46 +31,43 @@ class LocalEvaluator:
 
     def __init__(self, settings: EvaluationSettings) -> None:
         self._settings = settings
-        self._station = Station(settings.target, default_cache(), settings.allow_weak_sandbox)
+        self._worker = Worker(settings.target, default_cache_dir(), settings.allow_weak_sandbox)
 
     async def __aenter__(self) -> Self:
         check_machine(self._settings.target)
-        try:
-            await self._station.__aenter__()
-        except MachineryFault as fault:
-            raise HERE.no_fault_of_the_candidate(fault) from fault
+        with FAULTS.translate():
+            await self._worker.__aenter__()
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Nothing outlives an evaluator."""
-        await self._station.__aexit__(kind, error, trace)
+        """End every process of the worker."""
+        await self._worker.__aexit__(kind, error, trace)
 
     async def device(self) -> DeviceFacts:
-        """This machine, asked once."""
-        try:
-            return await self._station.device()
-        except MachineryFault as fault:
-            raise HERE.no_fault_of_the_candidate(fault) from fault
+        """Return the facts of this machine."""
+        with FAULTS.translate():
+            return await self._worker.device()
 
     async def evaluate(self, request: EvalRequest) -> EvalReport:
-        """One report. Faults of the machinery are retried, then raised."""
-        return await HERE.report(self._station.judge, request, self._settings.retries)
+        """Evaluate one candidate. Faults of the machine are retried, then raised."""
+        with FAULTS.translate():
+            return await judge_with_retries(self._worker.judge, request, self._settings.retries)
 
 
 def check_machine(target: Target) -> None:
-    """Refuse at once what could only fail later, and say what is missing."""
+    """Refuse a machine that lacks something, and name it."""
     if not sys.platform.startswith("linux"):
         raise EvaluatorError(
             "Kernels can be evaluated on Linux only.",
-            "Run on Linux, or use the folder evaluator, which has them judged on another machine.",
+            "Run on Linux, or let another machine evaluate them: --evaluator folder.",
         )
-    if why := hidden(target):
-        raise EvaluatorError(why, SHOW_THEM)
+    if why := hidden_gpu_reason(target):
+        raise EvaluatorError(why, SHOW_GPUS_HINT)
     if importlib.util.find_spec("torch") is None:
         raise EvaluatorError(
-            "PyTorch is not installed, and evaluating on this machine needs it.",
+            "PyTorch is not installed; this machine needs it to evaluate.",
             "Install it with: pip install 'stark-kernels[local]'",
         )
     for tool, remedy in (
@@ -78,16 +75,16 @@ def check_machine(target: Target) -> None:
         ("ninja", "Install it with: pip install 'stark-kernels[local]'"),
     ):
         if shutil.which(tool, path=_path()) is None:
-            raise EvaluatorError(f"{tool} was not found, and compiling kernels for the cpu needs it.", remedy)
+            raise EvaluatorError(f"{tool} was not found; compiling kernels for the cpu needs it.", remedy)
 
 
 def _compiler() -> str:
-    """The program of CXX, which may name one with its arguments: ccache g++."""
-    named = os.environ.get("CXX", "c++")
+    """Return the program that CXX names; CXX may hold arguments too, as in ccache g++."""
+    command = os.environ.get("CXX", "c++")
     try:
-        return next(iter(shlex.split(named)), named)
-    except ValueError:  # a quote that is never closed: no program has such a name
-        return named
+        return next(iter(shlex.split(command)), command)
+    except ValueError:  # an open quote: no program has such a name
+        return command
 
 
 def _path() -> str:

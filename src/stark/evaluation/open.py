@@ -1,4 +1,4 @@
-"""How good it is: evaluators by name."""
+"""Opens evaluators by name."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from stark.evaluation.replay import ReplayEvaluator, StoredReports
 
 
 def open_evaluator(settings: EvaluationSettings, stored_reports: StoredReports | None = None) -> Evaluator:
-    """The evaluator of that name. ``stored_reports`` is how a replay reads the folder of another run."""
+    """Open the evaluator that the settings name. A replay reads another run's folder with ``stored_reports``."""
     if settings.evaluator == "replay":
         if stored_reports is None:
             raise UsageError(
-                "A replay needs a store to read, and there is none here.", "Open it through stark.run.api."
+                "The replay evaluator needs a function that reads a store.", "Open it through stark.run.api."
             )
         return ReplayEvaluator(settings, stored_reports)
     evaluator: Evaluator = find_class("evaluator", settings.evaluator, BUILT_IN)(settings)

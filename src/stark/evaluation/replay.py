@@ -1,4 +1,4 @@
-"""Gives the reports a stored run or benchmark holds, so that a search can be studied without its machine."""
+"""Answers with stored reports, so that a search can be studied without its machine."""
 
 from __future__ import annotations
 
@@ -11,18 +11,19 @@ from stark.core.settings import EvaluationSettings
 from stark_worker.protocol.report import DeviceFacts, EvalReport
 from stark_worker.protocol.request import EvalRequest, Score
 
-Judged = Mapping[tuple[str, str, str, Score, bool], EvalReport]  # task, candidate, entry, score, in a final -> report
-StoredReports = Callable[[str], tuple[DeviceFacts, Judged]]
+# by task, candidate, entry, score, and whether it is a report of a final check
+ReportsByRequest = Mapping[tuple[str, str, str, Score, bool], EvalReport]
+StoredReports = Callable[[str], tuple[DeviceFacts, ReportsByRequest]]
 
 
 class ReplayEvaluator:
-    """Answers at once, and only what was answered before."""
+    """Answers only requests that a stored run answered before."""
 
     def __init__(self, settings: EvaluationSettings, stored_reports: StoredReports) -> None:
         if settings.folder is None:
             raise UsageError("The replay evaluator needs a run folder.", "Name it with --set evaluation.folder=DIR.")
         self._folder = settings.folder
-        self._device, self._judged = stored_reports(settings.folder)
+        self._device, self._reports = stored_reports(settings.folder)
 
     async def __aenter__(self) -> Self:
         return self
@@ -30,21 +31,21 @@ class ReplayEvaluator:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """There is nothing to release."""
+        """Do nothing: there is nothing to release."""
 
     async def device(self) -> DeviceFacts:
-        """What the stored run was measured on."""
+        """Return the device of the stored run."""
         return self._device
 
     async def evaluate(self, request: EvalRequest) -> EvalReport:
-        """The stored report on that candidate by that score: of a final where one was held, otherwise of a search."""
+        """Return the stored report by that score. A request for a final check falls back to the search's report."""
         key = (request.task_source, request.candidate_source, request.entry, request.score)
-        final = request.rival_source is not None
-        found = self._judged.get((*key, final)) or self._judged.get((*key, False))
+        final = request.opponent_source is not None
+        found = self._reports.get((*key, final)) or self._reports.get((*key, False))
         if found is None:
-            more = " A final asks for both scores; evaluation.final=false leaves it out." if final else ""
+            more = " To leave the final check out, add --set evaluation.final=false." if final else ""
             raise EvaluatorError(
-                f"The run in {self._folder} never judged this candidate by the score {request.score}.",
-                f"A replay knows only what was tried; evaluate anything else for real.{more}",
+                f"The run in {self._folder} holds no report on this candidate by the score {request.score}.",
+                f"Evaluate it for real: --evaluator local.{more}",
             )
         return found

@@ -1,4 +1,4 @@
-"""TODO."""
+"""Makes requests for an evaluator, and checks the report on a task's own model."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from stark.core.settings import EvaluationSettings
 from stark.core.task import Task
 from stark_worker.protocol.errors import Outcome
 from stark_worker.protocol.report import EvalReport
-from stark_worker.protocol.request import EvalRequest, Limits
+from stark_worker.protocol.request import Entry, EvalRequest, Limits
 
 
-def eval_request(task: Task, source: str, settings: EvaluationSettings, entry: str = "ModelNew") -> EvalRequest:
-    """What the evaluator is asked about a candidate."""
+def make_request(task: Task, source: str, settings: EvaluationSettings, entry: Entry = Entry.CANDIDATE) -> EvalRequest:
+    """Return the request to evaluate a source on a task."""
     return EvalRequest(
         task_source=task.source,
         candidate_source=source,
@@ -33,11 +33,10 @@ def check_reference(report: EvalReport) -> None:
         return
     hint = ""
     if report.outcome is Outcome.WRONG_RESULT:
-        hint = " It does not agree with itself: it is random, depends on earlier calls, or rounds without bounds."
-    elif "dtype" in report.log:
-        hint = " A model of another precision is judged with --precision bf16 or fp16."
+        hint = " Two calls gave different results: it is random, depends on earlier calls, or rounds without bounds."
+    elif report.dtype_mismatch:
+        hint = " If it has another precision, add --precision bf16 or fp16."
     raise TaskError(
-        f"The task's own Model does not pass its evaluation: {report.outcome.replace('_', ' ')}.{hint} "
-        f"{report.log[-1500:]}",
+        f"The task's own Model fails its evaluation: {report.outcome.replace('_', ' ')}.{hint} {report.log[-1500:]}",
         "Fix the task file; nothing was spent.",
     )

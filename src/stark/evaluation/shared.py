@@ -1,4 +1,4 @@
-"""One evaluator for many runs."""
+"""One evaluator for many runs, which evaluates each task's reference once."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from stark_worker.protocol.request import ALWAYS_MS, EvalRequest, Limits
 
 
 class SharedEvaluator:
-    """Judges the reference of a task once, so that all runs on it are compared with one time."""
+    """Evaluates the reference of a task once, so that all runs on the task use the same time."""
 
     def __init__(self, evaluator: Evaluator) -> None:
         self._evaluator = evaluator
@@ -33,23 +33,22 @@ class SharedEvaluator:
     async def device(self) -> DeviceFacts:
         return await self._evaluator.device()
 
-    def knows(self, request: EvalRequest) -> bool:
-        """Whether this reference was judged already."""
+    def has_reference(self, request: EvalRequest) -> bool:
         return _key(request) in self._references
 
-    def learn(self, request: EvalRequest, report: EvalReport) -> None:
-        """Take over what an earlier session found out about a reference."""
+    def add_reference(self, request: EvalRequest, report: EvalReport) -> None:
+        """Take over a report of an earlier session."""
         self._references[_key(request)] = report
 
     async def evaluate(self, request: EvalRequest) -> EvalReport:
-        if request.entry != "Model":
+        if not request.is_reference:
             return await self._evaluator.evaluate(request)
         key = _key(request)
         async with self._locks.setdefault(key, asyncio.Lock()):
             if key not in self._references:
                 try:
-                    self._references[key] = await self._evaluator.evaluate(_whole(request))
-                except TaskError as error:  # nor would it work for the next run
+                    self._references[key] = await self._evaluator.evaluate(_with_profile(request))
+                except TaskError as error:  # it would fail in the next run too
                     self._references[key] = error
         found = self._references[key]
         if isinstance(found, TaskError):
@@ -58,10 +57,10 @@ class SharedEvaluator:
 
 
 def _key(request: EvalRequest) -> EvalRequest:
-    """Neither deadlines nor who wants a profile are part of what a reference is."""
+    """Drop what does not change a reference: deadlines and the wish for a profile."""
     return replace(request, limits=Limits(), profile_below_ms=0.0)
 
 
-def _whole(request: EvalRequest) -> EvalRequest:
-    """With a profile, whoever asks first: others may want it."""
+def _with_profile(request: EvalRequest) -> EvalRequest:
+    """Ask for a profile even if the first run wants none: another run may want it."""
     return replace(request, profile_below_ms=ALWAYS_MS)

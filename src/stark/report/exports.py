@@ -1,4 +1,4 @@
-"""Files written from a stored run."""
+"""Writes files from a stored run: the best kernel, a bundle, training data, the worker."""
 
 from __future__ import annotations
 
@@ -19,36 +19,36 @@ from stark.core.records import Call, Final, RunRecord
 from stark.core.settings import EvaluationSettings
 from stark.core.task import Task
 from stark.core.tree import ROOT_ID, Node, Role, Tree
-from stark.evaluation.bundle import Bundle, Claim, Origin, digest, pack
-from stark.evaluation.confirmation import winner
+from stark.evaluation.bundle import Bundle, Claim, Origin, manifest_digest, pack
+from stark.evaluation.confirmation import find_winner
 from stark.models.open import describe
 from stark_worker.protocol import report_text
 
 
 def write_best(path: Path, record: RunRecord, nodes: Sequence[Node], final: Final | None) -> None:
-    """The best candidate as a file of its own, under a comment that says where it comes from."""
+    """Write the best candidate to a file, under a comment with its origin."""
     tree = Tree(nodes)
-    best = winner(tree, final)
+    best = find_winner(tree, final)
     if best is None or best.source is None:
         raise UsageError("The run has no correct kernel to export.", "Give it more attempts with stark resume.")
     lines = [
         f"{record.task.name}: node {best.id} of run {record.id}",
-        f"{_times(tree, best, final)}, on {record.device.name}, in a {best.report.sandbox or 'unknown'} sandbox",
+        f"{_times(tree, best, final)}, on {record.device.name}, in a {best.report.sandbox_level or 'unknown'} sandbox",
     ]
     if final and final.verified.labels:
-        lines.append(report_text.sentence(final.verified.labels))
+        lines.append(report_text.format_labels(final.verified.labels))
     if _is_task(path):
-        raise UsageError(f"{path} is a task, which the kernel would take the place of.", "Name another file.")
+        raise UsageError(f"{path} is a task; the kernel would overwrite it.", "Name another file.")
     write_text(path, "".join(f"# {line}\n" for line in lines) + best.source)
 
 
 def bundle_of(record: RunRecord, nodes: Sequence[Node], final: Final | None, rules: EvaluationSettings) -> Bundle:
     """The evidence for a run's winner."""
-    best = winner(Tree(nodes), final)
+    best = find_winner(Tree(nodes), final)
     if final is None or best is None or best.source is None:
         raise UsageError(
-            "The run has no winner that was judged anew, so there is no evidence.",
-            "Finish it with stark resume, with evaluation.final on; or use stark judge --bundle.",
+            "The run has no confirmed winner, so there is no evidence.",
+            "Finish it with stark resume and evaluation.final on, or use stark judge --bundle.",
         )
     claim = Claim.of(record.task.name, record.created_at, (record.device, record.versions), final, rules)
     return Bundle(claim, record.task.source, best.source, final)
@@ -61,31 +61,31 @@ def bundle_of_kernel(task: Task, source: str, final: Final, rules: EvaluationSet
 
 
 def write_bundle(path: Path, bundle: Bundle) -> str:
-    """The bundle as a file; returns the SHA-256 of its manifest."""
+    """Write the bundle; return the SHA-256 of its manifest."""
     data = pack(bundle)
     write_bytes(path, data)
-    return digest(data)
+    return manifest_digest(data)
 
 
 def _times(tree: Tree, best: Node, final: Final | None) -> str:
     report = final.report if final else None
-    if report and report.timing and report.rival:
-        times, how = (report.timing.median_ms, report.rival.median_ms), "measured in turns"
+    if report and report.timing and report.opponent:
+        times, how = (report.timing.median_ms, report.opponent.median_ms), "measured in turns"
     else:
         times, how = (best.runtime_ms or 0.0, tree.root.runtime_ms or 0.0), "measured one after the other"
     return "{:.4f} ms per call, reference {:.4f} ms, ".format(*times) + how
 
 
 def write_training_data(path: Path, nodes: Sequence[Node], calls: Sequence[Call], role: Role) -> int:
-    """One line per call: the conversation in chat format, and what became of the attempt it belongs to."""
+    """Write one line per call: the conversation in chat format, and the outcome of its attempt."""
     lines = [json.dumps(line, ensure_ascii=False) for line in _training_lines(nodes, calls, role)]
     text = "".join(f"{line}\n" for line in lines)
-    write_text(path, text.encode("utf-8", "replace").decode())  # a reply may hold half of a surrogate pair
+    write_text(path, text.encode("utf-8", "replace").decode())  # a reply may hold a lone surrogate
     return len(lines)
 
 
 def write_worker(path: Path) -> None:
-    """The worker package as one file that python runs."""
+    """Write the worker package as one file that Python can run."""
     package = Path(stark_worker.__file__).parent
     with tempfile.TemporaryDirectory() as folder:
         shutil.copytree(package, Path(folder) / package.name, ignore=shutil.ignore_patterns("__pycache__"))
@@ -108,17 +108,17 @@ sys.exit(main(sys.argv[1:]))
 def _is_task(path: Path) -> bool:
     try:
         text = path.read_text(encoding="utf-8", errors="replace") if path.is_file() else ""
-    except OSError:  # told when it is written
+    except OSError:  # writing will fail and report it
         return False
     return "def get_inputs" in text and "ModelNew" not in text
 
 
 def make_folder(path: Path) -> None:
-    """A folder to write into, where there is none yet."""
+    """Create a folder unless it exists."""
     try:
         path.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise UsageError(f"{path} cannot be made: {error.strerror}.", "Choose another folder.") from error
+        raise UsageError(f"{path} cannot be created: {error.strerror}.", "Choose another folder.") from error
 
 
 def write_text(path: Path, text: str) -> None:
@@ -127,7 +127,7 @@ def write_text(path: Path, text: str) -> None:
 
 
 def write_bytes(path: Path, content: bytes) -> None:
-    """Write a file whole or not at all, where a link points to; what is none, as /dev/stdout, gets it as it comes."""
+    """Write a file whole or not at all, following links. Write directly to devices such as /dev/stdout."""
     try:
         if path.is_dir():
             raise UsageError(f"{path} is a folder.", "Name a file.")
@@ -156,12 +156,12 @@ def _training_lines(nodes: Sequence[Node], calls: Sequence[Call], role: Role) ->
         node = by_id.get(call.number)
         if call.role is not role or node is None:
             continue
-        said = [{"role": message.role, "content": message.content} for message in call.messages]
+        prompt = [{"role": message.role, "content": message.content} for message in call.messages]
         yield {
-            "messages": [*said, {"role": "assistant", "content": call.reply.arguments or call.reply.text}],
+            "messages": [*prompt, {"role": "assistant", "content": call.reply.arguments or call.reply.text}],
             "role": call.role,
             "model": call.model,
-            "model_label": describe(call.model),  # what is no LLM says so: nobody should be trained on it unawares
+            "model_label": describe(call.model),  # marks models that are no LLM, so that training can leave them out
             "attempt": call.number,
             "outcome": node.report.outcome,
             "runtime_ms": node.runtime_ms,

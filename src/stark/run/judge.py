@@ -1,4 +1,4 @@
-"""TODO."""
+"""Judging without a search: one candidate, or the baselines of a task."""
 
 from __future__ import annotations
 
@@ -9,59 +9,59 @@ from stark.core.records import Final
 from stark.core.settings import EvaluationSettings
 from stark.core.task import Task
 from stark.core.tree import ROOT_ID
-from stark.evaluation.baseline_cache import KeptBaselines
-from stark.evaluation.confirmation import hold_final
+from stark.evaluation.baseline_cache import BaselineCache
+from stark.evaluation.confirmation import confirm_candidate
 from stark.evaluation.open import open_evaluator
-from stark.evaluation.requests import check_reference, eval_request
+from stark.evaluation.requests import check_reference, make_request
 from stark.store.lookup import stored_reports
 from stark_worker.protocol.baselines import BASELINES, COMPILE_S, EAGER, baseline_source
 from stark_worker.protocol.report import DeviceFacts, EvalReport
+from stark_worker.protocol.request import Entry
 
 
 async def judge(task: Task, candidate: str, settings: EvaluationSettings) -> tuple[EvalReport, EvalReport]:
-    """The reports on a task's own model and on a candidate for it."""
+    """Return the reports on a task's own model and on a candidate."""
     async with open_evaluator(settings, stored_reports) as evaluator:
-        reference = await evaluator.evaluate(eval_request(task, task.source, settings, entry="Model"))
-        return reference, await evaluator.evaluate(replace(eval_request(task, candidate, settings), labelled=True))
+        reference = await evaluator.evaluate(make_request(task, task.source, settings, entry=Entry.REFERENCE))
+        return reference, await evaluator.evaluate(replace(make_request(task, candidate, settings), with_labels=True))
 
 
-async def judge_finally(
-    task: Task, candidate: str, settings: EvaluationSettings, stranger: bool = False
+async def judge_as_winner(
+    task: Task, candidate: str, settings: EvaluationSettings, untrusted_task: bool = False
 ) -> tuple[DeviceFacts, Final]:
-    """What is measured on, and a candidate judged as the winner of a run is: by both scores, beside the reference.
+    """Judge a candidate as the winner of a run: by both scores, in turns with the reference.
 
-    The reference of a ``stranger`` is confined as a candidate is.
+    Return the device and the result. The reference of an ``untrusted_task`` is confined like a candidate.
     """
     async with open_evaluator(settings, stored_reports) as evaluator:
-        request = replace(eval_request(task, candidate, settings), stranger=stranger)
-        return await evaluator.device(), await hold_final(evaluator, request, ROOT_ID + 1)
+        request = replace(make_request(task, candidate, settings), untrusted_task=untrusted_task)
+        return await evaluator.device(), await confirm_candidate(evaluator, request, ROOT_ID + 1)
 
 
 async def measure_baselines(
     task: Task,
     settings: EvaluationSettings,
-    told: Callable[[str, EvalReport], None] = lambda name, report: None,
+    on_report: Callable[[str, EvalReport], None] = lambda name, report: None,
     names: Sequence[str] = BASELINES,
     fresh: bool = False,
     in_turns: bool = False,
 ) -> dict[str, EvalReport]:
-    """Eager and torch.compile by the same path as any candidate, or as any winner in turns with the reference; each is
-    told as it comes.
+    """Measure eager and torch.compile as candidates, or ``in_turns`` with the reference as a winner.
 
-    What was measured before on the same device with the same versions is not measured again, unless ``fresh``.
+    Unless ``fresh``, reuse measurements of the same device and versions.
     """
-    patient = settings.model_copy(update={"run_s": max(settings.run_s, COMPILE_S)})
+    slow = settings.model_copy(update={"run_s": max(settings.run_s, COMPILE_S)})
     found = {}
-    async with open_evaluator(patient, stored_reports) as evaluator:
-        kept = KeptBaselines(await evaluator.device())
+    async with open_evaluator(slow, stored_reports) as evaluator:
+        cache = BaselineCache(await evaluator.device())
         for name in names:
             source, entry = baseline_source(task.source, name)
-            request = eval_request(task, source, patient, entry)
-            request = replace(request, rival_source=task.source) if in_turns else request
-            known = None if fresh else kept.find(request)
+            request = make_request(task, source, slow, entry)
+            request = replace(request, opponent_source=task.source) if in_turns else request
+            known = None if fresh else cache.find(request)
             found[name] = known or await evaluator.evaluate(request)
-            kept.keep(request, found[name])
-            told(name, found[name])
+            cache.keep(request, found[name])
+            on_report(name, found[name])
             if name == EAGER:
                 check_reference(found[name])
     return found

@@ -17,7 +17,7 @@ from stark.core.settings import Settings
 from stark.core.tree import ROOT_ID, Role
 from stark.store.open import open_store
 from stark_worker.protocol.report import DeviceFacts, EvalReport, Timing
-from stark_worker.protocol.request import Score
+from stark_worker.protocol.request import Entry, Score
 
 LISTED = 20  # runs that are named in an error
 
@@ -92,7 +92,7 @@ def stored_reports(folder: str) -> tuple[DeviceFacts, dict[tuple[str, str, str, 
             for node in store.nodes(record.id):
                 if node.source is None:
                     continue
-                key = (record.task.source, node.source, "Model" if node.id == ROOT_ID else "ModelNew")
+                key = (record.task.source, node.source, Entry.REFERENCE if node.id == ROOT_ID else Entry.CANDIDATE)
                 found[*key, score, False] = node.report
                 if final is not None and final.node_id == node.id:
                     found[*key, Score.VERIFIED, True] = final.verified

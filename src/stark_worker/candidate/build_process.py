@@ -8,6 +8,7 @@ has loaded anything of it. So what is found in the shared cache is what its key 
 from __future__ import annotations
 
 import json
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ from stark_worker.correctness.model import import_file
 from stark_worker.processes.channel import Channel
 from stark_worker.processes.workdir import EXTENSION_FILE, LIBRARY_FOLDER, SOURCE_FILE
 from stark_worker.protocol.errors import Outcome
-from stark_worker.protocol.logs import LOG_CHARACTERS, describe
+from stark_worker.protocol.logs import MAX_LOG_CHARACTERS, describe
 from stark_worker.sandbox.confine import enter_sandbox
 
 
@@ -38,8 +39,10 @@ def read(channel: Channel) -> None:
         return asked_for.load(Path(answer["library"]))
 
     order = channel.receive()
-    isolation = enter_sandbox([Path(order["cache"])])
-    channel.send(did="locked", isolation=str(isolation))  # while there is nothing of the candidate's that could lie
+    confinement = enter_sandbox([Path(order["cache"])])
+    channel.send(
+        did="locked", isolation=asdict(confinement.isolation)
+    )  # while there is nothing of the candidate's that could lie
     extension.install(make, order["mode"])
     try:
         import_file("candidate", source_file)
@@ -68,6 +71,6 @@ def compile_extension(channel: Channel) -> None:
         else:
             asked_for.build(folder, wish["ready"] and Path(wish["ready"]))
     except Exception as error:  # noqa: BLE001 - sources and flags are the candidate's
-        channel.send(did="failed", log=f"{error}"[:LOG_CHARACTERS])
+        channel.send(did="failed", log=f"{error}"[:MAX_LOG_CHARACTERS])
     else:
         channel.send(did="built")

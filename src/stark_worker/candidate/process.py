@@ -56,12 +56,12 @@ def main(channel: Channel, arena_descriptor: int) -> None:
             opened.append((job, host_arena(arena_descriptor, job.size), Clock()))
 
     try:
-        isolation = enter_sandbox([Path(order["cache"])], order["gpu"], open_memory)
+        confinement = enter_sandbox([Path(order["cache"])], order["gpu"], open_memory)
     except SandboxTooWeak as refusal:
         channel.send(did="ready", refused=str(refusal))
         return
     server = Server(channel, *opened[0], folder)
-    channel.send(did="ready", isolation=str(isolation))
+    channel.send(did="ready", isolation=asdict(confinement.isolation))
     server.serve(server.hand_over_only())
     model, weights = server.attempt(Outcome.COMPILE_ERROR, server.load)
     channel.send(did="loaded", weights=weights)
@@ -217,7 +217,10 @@ class Server:
             return step()
         except BaseException as error:  # noqa: BLE001 - a candidate can raise anything, SystemExit included
             log = describe(error, self.source_file)
-            self.channel.send(did="failed", outcome=_outcome_of(error, log, outcome), log=log)
+            # Torch has no exception class for tensors of different types.
+            self.channel.send(
+                did="failed", outcome=_outcome_of(error, log, outcome), log=log, dtype_mismatch="dtype" in log
+            )
             sys.exit()
 
 

@@ -18,7 +18,7 @@ from typing import Any
 import torch
 from torch.profiler import ProfilerActivity
 
-from stark_worker.compiler.ptxas import LINES, NAME
+from stark_worker.compiler.ptxas import MAX_LINES, MAX_NAME_LENGTH
 
 PROFILED_CALLS = 3
 
@@ -52,7 +52,7 @@ def profile_call(call: Callable[[], Any], gpu: bool, source: str) -> list[Row]:
 def format_table(rows: Sequence[Row]) -> str:
     """The longest of them as text."""
     total = sum(row.ms for row in rows) or 1.0
-    return "\n".join(f"{row.ms:9.4f} ms {row.ms / total:4.0%}  {row.what}" for row in rows[:LINES])
+    return "\n".join(f"{row.ms:9.4f} ms {row.ms / total:4.0%}  {row.what}" for row in rows[:MAX_LINES])
 
 
 def own_share(rows: Sequence[Row]) -> float:
@@ -66,7 +66,7 @@ def _operators(recorded: torch.profiler.profile, took_ms: float) -> list[Row]:
     rows = [
         Row(
             event.self_cpu_time_total / 1e3 / PROFILED_CALLS,
-            f"{event.key[:NAME]} x{event.count // PROFILED_CALLS}",
+            f"{event.key[:MAX_NAME_LENGTH]} x{event.count // PROFILED_CALLS}",
             False,
         )
         for event in events
@@ -85,7 +85,7 @@ def _kernels(recorded: torch.profiler.profile, source: str) -> list[Row]:
     for event in events:
         if event.get("cat") == "kernel":
             what = (
-                f"{event['name'][:NAME]} {_format_launch(event.get('args', {}))}",
+                f"{event['name'][:MAX_NAME_LENGTH]} {_format_launch(event.get('args', {}))}",
                 is_defined_in(source, event["name"]),
             )
             times[what] = times.get(what, 0.0) + event["dur"] / 1e3 / PROFILED_CALLS

@@ -1,4 +1,4 @@
-"""TODO."""
+"""Imports a source file and calls a model; the reference and the candidate use the same code."""
 
 from __future__ import annotations
 
@@ -7,11 +7,12 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 
 from stark_worker.correctness.weights import seed_generators
+from stark_worker.protocol.errors import TaskFault
 
 # torch's CPU allocator words it in the first way on x86-64 and in the second on ARM64.
 NO_MEMORY = (
@@ -21,17 +22,18 @@ NO_MEMORY = (
     "CUDA error: out of memory",
     "CUDA out of memory",
 )
+Result = TypeVar("Result")
 
 
 def forward(model: Callable[..., Any], arguments: list[Any], seed: int) -> Any:
-    """One call of a model, the reference's or a candidate's."""
+    """Call a model once under a seed, without gradients."""
     seed_generators(seed)
     with torch.no_grad():
         return model(*arguments)
 
 
 def import_file(name: str, path: Path) -> ModuleType:
-    """Import a file as a module of that name; a real file, because ``inspect`` and Triton read the source again."""
+    """Import a file as a module of that name; ``inspect`` and Triton read the source file again."""
     spec = importlib.util.spec_from_file_location(name, path)
     if spec is None or spec.loader is None:
         raise ImportError(f"{path} is not a Python file")
@@ -39,3 +41,19 @@ def import_file(name: str, path: Path) -> ModuleType:
     sys.modules[name] = module
     spec.loader.exec_module(module)
     return module
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    """True if memory ran out. A ``TaskFault`` is judged by its cause. Torch's CPU allocator raises RuntimeError."""
+    cause = error.__cause__ if isinstance(error, TaskFault) and error.__cause__ else error
+    known = isinstance(cause, MemoryError | torch.cuda.OutOfMemoryError)
+    return known or any(sign in str(cause) for sign in NO_MEMORY)
+
+
+def run_task_code(part: str, step: Callable[[], Result]) -> Result:
+    """Run a part of the task's own code; any error it raises becomes a ``TaskFault``."""
+    try:
+        return step()
+    except (Exception, SystemExit) as error:
+        text = " ".join(str(error).split())[:500]
+        raise TaskFault(f"{part} fails: {type(error).__name__}: {text}") from error

@@ -21,16 +21,16 @@ from typing import NamedTuple
 import torch
 
 from stark_worker.processes import cgroups
-from stark_worker.protocol.request import Build
+from stark_worker.protocol.request import Build, Entry
 
 PAGE = 4096
 
 
-SPOILED = 8  # one row in so many: what was not handed over is noticed by any of them
+POISON_STEP = 8  # one row in so many: what was not handed over is noticed by any of them
 
 
 @dataclass(frozen=True)
-class Spot:
+class TensorSlot:
     """Where in the arena a tensor lies, and what kind it is."""
 
     offset: int
@@ -46,7 +46,7 @@ class Spot:
 class Job:
     """What the candidate's process is told before it loads anything; ``construct`` and ``arguments`` are packed."""
 
-    entry: str
+    entry: Entry
     device: str
     dtype: str
     tf32: bool
@@ -56,11 +56,11 @@ class Job:
     cache: str
     nontrivial: bool
     construct: str
-    construct_tensors: tuple[Spot, ...]
-    weights: dict[str, Spot]
+    construct_tensors: tuple[TensorSlot, ...]
+    weights: dict[str, TensorSlot]
     arguments: str
-    inputs: tuple[tuple[Spot, ...], ...]
-    outputs: tuple[tuple[Spot, ...], ...]
+    inputs: tuple[tuple[TensorSlot, ...], ...]
+    outputs: tuple[tuple[TensorSlot, ...], ...]
     size: int
 
 
@@ -72,19 +72,19 @@ def nbytes(tensor: torch.Tensor) -> int:
     return tensor.numel() * tensor.element_size()
 
 
-class Places:
+class ArenaAllocator:
     """Hands out places in an arena that is yet to be made."""
 
     def __init__(self) -> None:
         self.size = PAGE
 
-    def place(self, tensor: torch.Tensor) -> Spot:
+    def place(self, tensor: torch.Tensor) -> TensorSlot:
         """A place for a tensor of this kind; its memory order is kept where it has no gaps."""
-        spot = Spot(self.size, dtype_name(tensor), tuple(tensor.shape), _without_gaps(tensor))
+        slot = TensorSlot(self.size, dtype_name(tensor), tuple(tensor.shape), _without_gaps(tensor))
         self.size += -(-nbytes(tensor) // PAGE) * PAGE
-        return spot
+        return slot
 
-    def place_all(self, tensors: Sequence[torch.Tensor]) -> tuple[Spot, ...]:
+    def place_all(self, tensors: Sequence[torch.Tensor]) -> tuple[TensorSlot, ...]:
         return tuple(self.place(tensor) for tensor in tensors)
 
 
@@ -107,20 +107,20 @@ class Arena:
     def __init__(self, memory: torch.Tensor) -> None:
         self._memory = memory
 
-    def view(self, spot: Spot) -> torch.Tensor:
+    def view(self, slot: TensorSlot) -> torch.Tensor:
         """The tensor at a place."""
-        dtype: torch.dtype = getattr(torch, spot.dtype)
-        size = torch.Size(spot.shape).numel() * dtype.itemsize
+        dtype: torch.dtype = getattr(torch, slot.dtype)
+        size = torch.Size(slot.shape).numel() * dtype.itemsize
         if size == 0:
-            return torch.empty(spot.shape, dtype=dtype, device=self._memory.device)
-        return self._memory[spot.offset : spot.offset + size].view(dtype).as_strided(spot.shape, spot.stride)
+            return torch.empty(slot.shape, dtype=dtype, device=self._memory.device)
+        return self._memory[slot.offset : slot.offset + size].view(dtype).as_strided(slot.shape, slot.stride)
 
     def first_word(self) -> torch.Tensor:
         """A number before all places."""
         return self._memory[:4].view(torch.int32)
 
-    def views(self, spots: Sequence[Spot]) -> list[torch.Tensor]:
-        return [self.view(spot) for spot in spots]
+    def views(self, slots: Sequence[TensorSlot]) -> list[torch.Tensor]:
+        return [self.view(slot) for slot in slots]
 
 
 class Written(NamedTuple):
@@ -161,7 +161,7 @@ class HostMemory:
         place.copy_(tensor)
 
 
-def copy_plainly(place: torch.Tensor, tensor: torch.Tensor) -> None:
+def copy_into(place: torch.Tensor, tensor: torch.Tensor) -> None:
     """Copy, on the host by this thread alone: threads of the candidate's may still be spinning on the other cores."""
     if place.stride() == tensor.stride() and place.is_cpu and tensor.is_cpu:
         ctypes.memmove(place.data_ptr(), tensor.data_ptr(), nbytes(place))
@@ -169,9 +169,9 @@ def copy_plainly(place: torch.Tensor, tensor: torch.Tensor) -> None:
         place.copy_(tensor)
 
 
-def spoil(view: torch.Tensor) -> None:
+def poison(view: torch.Tensor) -> None:
     """Overwrite an output, so that nothing of an earlier call can pass for a result; some of its rows will do."""
-    view = view[::SPOILED] if view.ndim else view
+    view = view[::POISON_STEP] if view.ndim else view
     if view.is_floating_point() or view.is_complex():
         view.fill_(float("nan"))
     elif view.dtype is torch.bool:

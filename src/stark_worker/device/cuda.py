@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from stark_worker.protocol.errors import MachineryFault
+from stark_worker.protocol.errors import GpuUnhealthy
 from stark_worker.protocol.request import Target
 
 HEALTH_S = 30.0
@@ -19,21 +19,21 @@ FLUSH_BYTES = 2**28
 PEAKS = 2.0  # how many times the bandwidth that it tells a device may have after all
 
 
-def flush_memory() -> torch.Tensor:
+def allocate_flush_buffer() -> torch.Tensor:
     """Memory to write so that nothing else is left in the device's cache."""
     return torch.empty(max(2 * _cache_bytes(), FLUSH_BYTES), dtype=torch.uint8, device="cuda")
 
 
-def cache_told(flushed: bool, burst: int, size: int) -> str:
+def describe_cache(flushed: bool, burst: int, size: int) -> str:
     """What was done about the device's cache, for a report."""
     if not flushed:
         return "not flushed, as in KernelBench v0.1: inputs may be found in it"
     if burst > 1:
-        return f"flushed before every burst; {cached_share(size)}"
+        return f"flushed before every burst; {describe_cached_share(size)}"
     return "flushed before every call"
 
 
-def cached_share(size: int) -> str:
+def describe_cached_share(size: int) -> str:
     """Whether calls on one place of an arena after another find anything in the cache, in words."""
     within = "which may stay in" if size < 2 * _cache_bytes() else "more than twice"
     return f"its calls go over {size / 2**20:.1f} MB, {within} the cache of {_cache_bytes() / 2**20:.0f} MB"
@@ -114,7 +114,7 @@ def check_health() -> None:
     worker.start()
     worker.join(HEALTH_S)
     if seen != ["fine"]:
-        raise MachineryFault(f"GPU unhealthy: {seen[0] if seen else f'no answer within {HEALTH_S:.0f} s'}.")
+        raise GpuUnhealthy(f"GPU unhealthy: {seen[0] if seen else f'no answer within {HEALTH_S:.0f} s'}.")
 
 
 def _compute(seen: list[str]) -> None:

@@ -1,1 +1,1 @@
-"""What crosses the wire between host and worker; no torch."""
+"""Messages between host and worker: requests, reports, faults and the folder layout. No torch."""

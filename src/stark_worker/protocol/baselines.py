@@ -1,10 +1,11 @@
-"""What a kernel is compared with: PyTorch eager and torch.compile, judged by the same path as any candidate. No torch.
+"""The baselines of a task: PyTorch eager and torch.compile.
 
-A baseline is a candidate like any other: the task's own model, compiled as a whole. So it gets the same inputs, the
-same checks and the same clock.
+A baseline is a candidate: the task's own model, compiled as a whole. It gets the same inputs, checks and clock.
 """
 
 from __future__ import annotations
+
+from stark_worker.protocol.request import Entry
 
 EAGER = "eager"
 
@@ -12,24 +13,24 @@ EAGER = "eager"
 COMPILED = "torch.compile default"
 
 
-MODES = {COMPILED: "default", "torch.compile max-autotune": "max-autotune"}
+COMPILE_MODES = {COMPILED: "default", "torch.compile max-autotune": "max-autotune"}
 
 
-BASELINES = (EAGER, *MODES)
+BASELINES = (EAGER, *COMPILE_MODES)
 
 
 COMPILE_S = 900.0  # max-autotune tries many kernels at its first call
 
 
-def baseline_source(task_source: str, baseline: str) -> tuple[str, str]:
-    """The candidate that stands for a baseline, and the class in it to load."""
+def baseline_source(task_source: str, baseline: str) -> tuple[str, Entry]:
+    """Return the source of a baseline as a candidate, and the class to load."""
     if baseline == EAGER:
-        return task_source, "Model"
-    return f"{task_source.rstrip()}\n{_COMPILED.format(mode=MODES[baseline])}", "ModelNew"
+        return task_source, Entry.REFERENCE
+    return f"{task_source.rstrip()}\n{_COMPILED.format(mode=COMPILE_MODES[baseline])}", Entry.CANDIDATE
 
 
-# The processes in which torch compiles take torch's own ptxas, where it has one. Who asked them takes Triton's, finds
-# nothing of what they compiled and compiles all of it again, one kernel after the other; here it does as they do.
+# Torch's compile workers use torch's own ptxas if it has one. The process that asks them uses Triton's, so it finds
+# nothing in the cache and compiles every kernel again, one after the other. Here it uses the same ptxas as they do.
 _COMPILED = """
 
 import torch as _torch

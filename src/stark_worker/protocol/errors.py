@@ -1,4 +1,15 @@
-"""What can go wrong without being the candidate's fault. No torch."""
+"""Faults and outcomes.
+
+A ``Failure`` is the candidate's fault and becomes an ``Outcome`` in a report. All other faults here are exceptions that
+blame no candidate:
+
+TaskFault
+MachineryFault
+├── SandboxTooWeak
+├── GpuUnhealthy
+├── RefereeDied
+└── RefereeSilent
+"""
 
 from __future__ import annotations
 
@@ -7,47 +18,53 @@ from typing import ClassVar
 
 
 class TaskFault(Exception):
-    """The task itself does not work; no candidate is to blame."""
+    """The task itself does not work."""
 
-    kind: ClassVar[str] = "task"  # how messages between processes name it
+    kind: ClassVar[str] = "task"  # its name in messages between processes
 
 
 class MachineryFault(Exception):
-    """The machine cannot judge: never the candidate's fault."""
+    """The machine cannot judge."""
 
     kind: ClassVar[str] = "machinery"
 
 
 class SandboxTooWeak(MachineryFault):
-    """Candidates cannot be locked in as far as is accepted; trying again changes nothing."""
+    """The sandbox is weaker than required; a retry changes nothing."""
 
     kind: ClassVar[str] = "sandbox"
 
 
+class GpuUnhealthy(MachineryFault):
+    """The GPU failed its health check or raised an error outside any candidate."""
+
+    kind: ClassVar[str] = "unhealthy"
+
+
 class RefereeDied(MachineryFault):
-    """The process that judged ended without an answer. Happening again and again, it is the candidate's doing."""
+    """The referee's process ended without an answer. If it does so at every retry, the candidate is to blame."""
 
     kind: ClassVar[str] = "died"
 
 
 class RefereeSilent(MachineryFault):
-    """The process that judged took longer than a candidate is allowed to."""
+    """The referee's process took longer than all deadlines of a candidate together."""
 
     kind: ClassVar[str] = "silent"
 
 
 FAULTS: dict[str, type[Exception]] = {
-    fault.kind: fault for fault in (TaskFault, MachineryFault, SandboxTooWeak, RefereeDied, RefereeSilent)
+    fault.kind: fault for fault in (TaskFault, MachineryFault, SandboxTooWeak, GpuUnhealthy, RefereeDied, RefereeSilent)
 }
 
 
-def fault_of(kind: object, message: object) -> Exception:
-    """What another process named by its kind; a kind nobody here knows is the machinery's."""
+def make_fault(kind: object, message: object) -> Exception:
+    """Return the exception for a fault in a message; an unknown kind is a MachineryFault."""
     return FAULTS.get(str(kind), MachineryFault)(str(message))
 
 
 class Outcome(enum.StrEnum):
-    """How an attempt ended. Every outcome but ``ok`` counts as failed."""
+    """The end of an attempt. Every outcome but ``ok`` counts as failed."""
 
     OK = "ok"
     UNUSABLE_REPLY = "unusable_reply"
@@ -61,8 +78,8 @@ class Outcome(enum.StrEnum):
 
 
 class Failure(Exception):
-    """The candidate's fault: ends the evaluation with this outcome."""
+    """The candidate's fault, which ends the evaluation with this outcome."""
 
-    def __init__(self, outcome: Outcome, log: str, rule: str | None = None) -> None:
+    def __init__(self, outcome: Outcome, log: str, rule: str | None = None, dtype_mismatch: bool = False) -> None:
         super().__init__(log)
-        self.outcome, self.log, self.rule = outcome, log, rule
+        self.outcome, self.log, self.rule, self.dtype_mismatch = outcome, log, rule, dtype_mismatch

@@ -1,4 +1,4 @@
-"""TODO."""
+"""The results of trying the machine out."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 
 class State(enum.StrEnum):
-    """What came of trying something. What is not needed may be missing: a run works without it."""
+    """The result of one try. A run works without a thing that is not needed."""
 
     OK = "ok"
     MISSING = "missing"
@@ -17,7 +17,7 @@ class State(enum.StrEnum):
 
 @dataclass(frozen=True)
 class Finding:
-    """One thing that was tried; ``fix`` is how to get it where it is not there."""
+    """One thing that was tried; ``fix`` is how to get it if it is missing."""
 
     name: str
     state: State
@@ -26,5 +26,5 @@ class Finding:
 
 
 def can_work(findings: Sequence[Finding]) -> bool:
-    """Whether nothing is missing."""
+    """True if nothing is missing."""
     return all(finding.state is not State.MISSING for finding in findings)

@@ -1,4 +1,4 @@
-"""TODO."""
+"""The folder through which a host and its workers exchange files."""
 
 from __future__ import annotations
 
@@ -9,40 +9,43 @@ import secrets
 from pathlib import Path
 from typing import IO
 
-ASKED, ANSWERS = "asked", "answers"
+REQUESTS, WORKING, ANSWERS = "requests", "working", "answers"
 
 
-WAY = ("requests", "working", ANSWERS)  # of a request, in this order
+CLAIMS = "asked"  # an empty file for each request, which its host keeps locked
 
 
-PARTS = (*WAY, ASKED)
+STAGES = (REQUESTS, WORKING, ANSWERS)  # the way of a request
 
 
-def write_whole(path: Path, text: str) -> None:
-    """Put a file where it can be seen only when it is complete."""
+FOLDERS = (*STAGES, CLAIMS)
+
+
+def write_atomically(path: Path, text: str) -> None:
+    """Write a file that other processes see only when it is complete."""
     draft = path.with_name(f".{path.name}.{os.getpid()}-{secrets.token_hex(4)}")  # machines may share a folder
     try:
         draft.write_text(text, encoding="utf-8")
         draft.replace(path)
     except OSError:
-        with contextlib.suppress(OSError):  # a full disk has no room for drafts that nobody finishes
+        with contextlib.suppress(OSError):  # an abandoned draft would take room on a full disk
             draft.unlink(missing_ok=True)
         raise
 
 
-def lock(path: Path) -> IO[str] | None:
-    """The file, open and locked until it is closed; None when it is gone or somebody else has it."""
+def try_lock(path: Path) -> IO[str] | None:
+    """Return the file, open and locked until it is closed; None if it is gone or another process holds its lock."""
     with contextlib.ExitStack() as unless_locked, contextlib.suppress(FileNotFoundError, BlockingIOError):
         file = unless_locked.enter_context(_open(path))
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        if path.exists():  # not done with by another between our look and our lock
+        if path.exists():  # another process may have removed it before we had the lock
             unless_locked.pop_all()
             return file
     return None
 
 
 def _open(path: Path) -> IO[str]:
-    """For writing where we may: on NFS nothing else can be locked."""
+    """Open for writing if allowed: NFS locks no other files."""
     try:
         return path.open("r+", encoding="utf-8")
     except PermissionError:

@@ -1,8 +1,8 @@
-"""How sure a measurement is: intervals that assume nothing about how times are distributed. No torch.
+"""Confidence intervals of medians, without an assumption about the distribution of times.
 
-Between the k-th smallest and the k-th largest of n samples lies the true median with a probability that follows from
-coin tosses alone. Two models that took turns on the same inputs are compared by the ratios of their paired times, with
-an allowance for what no number of samples averages out: the memory of two processes lies in different places.
+The true median lies between the k-th smallest and the k-th largest of n samples with a probability that follows from
+coin tosses alone. Two models timed in turns on the same inputs are compared by the ratios of their paired times. An
+allowance covers what more samples do not average out: the memory of two processes lies in different places.
 """
 
 from __future__ import annotations
@@ -11,29 +11,31 @@ import math
 from collections.abc import Sequence
 
 CONFIDENCE = 0.99
-PLACEMENT = 0.005  # the share by which the same kernel in two processes may differ
+PLACEMENT_SHARE = 0.005  # the times of the same kernel in two processes differ by up to this share
 
 
 def median_interval(samples: Sequence[float], confidence: float = CONFIDENCE) -> tuple[float, float]:
-    """Where the median lies; from the smallest to the largest where there are too few samples to say more."""
+    """Return the bounds of the median; with few samples, the smallest and the largest."""
     ordered = sorted(samples)
-    left_out = _left_out(len(ordered), 1.0 - confidence)
-    return ordered[left_out], ordered[-1 - left_out]
+    skipped = _count_skipped(len(ordered), 1.0 - confidence)
+    return ordered[skipped], ordered[-1 - skipped]
 
 
-def ratio_interval(samples: Sequence[float], rivals: Sequence[float], unsure: float = 0.0) -> tuple[float, float]:
-    """Where the median of a candidate's time divided by its rival's lies, which may be off by an ``unsure`` share."""
-    low, high = median_interval([mine / theirs for mine, theirs in zip(samples, rivals, strict=True)])
-    allowance = 1.0 + PLACEMENT + unsure
+def ratio_interval(
+    samples: Sequence[float], opponent: Sequence[float], unsure_share: float = 0.0
+) -> tuple[float, float]:
+    """Return the bounds of the median of a candidate's times divided by its opponent's."""
+    low, high = median_interval([mine / theirs for mine, theirs in zip(samples, opponent, strict=True)])
+    allowance = 1.0 + PLACEMENT_SHARE + unsure_share
     return low / allowance, high * allowance
 
 
-def _left_out(count: int, doubt: float) -> int:
-    """How many samples at either end can be left out without exceeding the doubt."""
-    left_out, outside = 0, 2.0 / 2.0**count  # the chance that all samples lie on one side
-    while left_out < (count - 1) // 2:
-        outside += 2.0 * math.comb(count, left_out + 1) / 2.0**count
-        if outside > doubt:
+def _count_skipped(count: int, max_error: float) -> int:
+    """Return how many samples at each end lie outside the interval without exceeding the error."""
+    skipped, error = 0, 2.0 / 2.0**count  # the chance that all samples lie on one side
+    while skipped < (count - 1) // 2:
+        error += 2.0 * math.comb(count, skipped + 1) / 2.0**count
+        if error > max_error:
             break
-        left_out += 1
-    return left_out
+        skipped += 1
+    return skipped

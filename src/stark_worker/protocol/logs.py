@@ -1,4 +1,4 @@
-"""What of an error a person or a model needs to see: short, and in the candidate's own lines. No torch."""
+"""Shortens error output to what a reader needs, in the line numbers of the candidate's own source."""
 
 from __future__ import annotations
 
@@ -8,16 +8,16 @@ from pathlib import Path
 
 from stark_worker.protocol.request import Limits
 
-LOG_CHARACTERS = 4_000
+MAX_LOG_CHARACTERS = 4_000
 
 
-ERRORS = 10
+MAX_ERRORS = 10
 
 
 _ERROR = re.compile(r"^\S+( |: )(fatal )?error\s*:|undefined reference|cannot find -l")
 
 
-_SHOWN_SOURCE = re.compile(r"^\s*\d*\s*\||^ {4,}\S|^ *\^$")  # as g++ and as nvcc show it
+_SOURCE_LINE = re.compile(r"^\s*\d*\s*\||^ {4,}\S|^ *\^$")  # in the layouts of g++ and nvcc
 
 
 _SOURCE_FILE = re.compile(r"(?:(?<=\s)|^)(?:/\S*/)?(main\.cpp|cuda\.cu)([:(])(\d+)")
@@ -26,8 +26,8 @@ _SOURCE_FILE = re.compile(r"(?:(?<=\s)|^)(?:/\S*/)?(main\.cpp|cuda\.cu)([:(])(\d
 _GENERATED = re.compile(r"\bstark_light::")
 
 
-def cut(text: str, limit: int = LOG_CHARACTERS) -> str:
-    """The beginning and the end of a text; the middle of a longer one is left out and said to be."""
+def cut(text: str, limit: int = MAX_LOG_CHARACTERS) -> str:
+    """Return the text; of a long one the beginning, a note on what is left out, and the end."""
     text = text.encode("utf-8", "replace").decode("utf-8")  # half a character pair can be neither sent nor printed
     if len(text) <= limit:
         return text
@@ -36,7 +36,7 @@ def cut(text: str, limit: int = LOG_CHARACTERS) -> str:
 
 
 def describe(error: BaseException, source_file: Path) -> str:
-    """An exception as a short log: compiler errors with their lines, or the frames of the candidate's own file."""
+    """Return an exception as a short log: compiler errors, or the frames of the candidate's own file."""
     message = _message(error)
     if "Error building extension" in message and (compiler := compiler_errors(message)):
         return _shorten_paths(f"The extension does not compile.\n{compiler}", source_file)
@@ -46,34 +46,34 @@ def describe(error: BaseException, source_file: Path) -> str:
 
 
 def compiler_errors(text: str) -> str:
-    """The first errors a compiler or linker reported, each with the source lines shown below it; "" if there are none.
+    """Return the first errors of a compiler or linker, each with the source lines shown below it; "" if there are none.
 
-    Warnings, notes and the command line only hide the cause, and late errors mostly follow from the first.
+    Warnings, notes and the command line hide the cause. Late errors mostly follow from the first.
     """
     found: list[str] = []
     keep, errors = False, 0
     for line in text.splitlines():
         error = bool(_ERROR.search(line))
         errors += error
-        keep = error or (keep and bool(_SHOWN_SOURCE.match(line)))
-        if keep and errors <= ERRORS:
+        keep = error or (keep and bool(_SOURCE_LINE.match(line)))
+        if keep and errors <= MAX_ERRORS:
             found.append(line)
-    return "\n".join(found)[:LOG_CHARACTERS]
+    return "\n".join(found)[:MAX_LOG_CHARACTERS]
 
 
-def messages(errors: str) -> str:
-    """Of compiler errors what the compiler says, without the lines it shows."""
+def error_messages(errors: str) -> str:
+    """Return the messages of compiler errors without the source lines below them."""
     return "\n".join(line for line in errors.splitlines() if _ERROR.search(line))
 
 
-def in_candidate_lines(text: str, shifts: dict[str, int]) -> str:
-    """Compiler output with the candidate's own line numbers; ``shifts`` are the lines put before its files."""
+def map_to_candidate_lines(text: str, shifts: dict[str, int]) -> str:
+    """Put the candidate's own line numbers into compiler output; ``shifts`` counts the lines put before each file."""
 
-    def own(found: re.Match[str]) -> str:
-        file, border, line = found.groups()
-        return f"{file}{border}{max(int(line) - shifts.get(file, 0), 1)}"
+    def shift_back(found: re.Match[str]) -> str:
+        file, separator, line = found.groups()
+        return f"{file}{separator}{max(int(line) - shifts.get(file, 0), 1)}"
 
-    return _GENERATED.sub("at::", _SOURCE_FILE.sub(own, text))
+    return _GENERATED.sub("at::", _SOURCE_FILE.sub(shift_back, text))
 
 
 def _message(error: BaseException) -> str:
@@ -87,14 +87,14 @@ def _shorten_paths(text: str, source_file: Path) -> str:
     return text.replace(f"{source_file.parent}/", "")
 
 
-CALLED = ("launched", "done", "copied", "looked")  # what it says of a call
+_CALL_REPLIES = ("launched", "done", "copied", "looked")  # the candidate's messages about a call
 
 
-def too_slow(did: str, limits: Limits) -> str:
-    """What is said of a candidate that was to say this, with the deadline it missed as its setting is called."""
+def describe_timeout(did: str, limits: Limits) -> str:
+    """Return the log of a candidate that did not send this message in time, with the name of the setting."""
     late = "The candidate did not finish in time"
     if did == "loaded":
         return f"{late}: it has {limits.build_s:g} s to be compiled and loaded (evaluation.build_s)."
-    if did in CALLED:
+    if did in _CALL_REPLIES:
         return f"{late}: all its calls together have {limits.run_s:g} s (evaluation.run_s)."
     return f"{late}."

@@ -1,4 +1,4 @@
-"""TODO."""
+"""The worker's answer to the host: outcome, timing and facts about one candidate."""
 
 from __future__ import annotations
 
@@ -6,26 +6,22 @@ import enum
 import math
 import statistics
 from dataclasses import dataclass, field
+from typing import Any
 
-from stark_worker.protocol.codec import PROTOCOL_VERSION, ProtocolError
+from stark_worker.protocol.codec import PROTOCOL_VERSION, ProtocolError, rename_fields
 from stark_worker.protocol.errors import Outcome
 from stark_worker.protocol.intervals import median_interval, ratio_interval
+from stark_worker.protocol.isolation import Isolation, Level, parse_isolation
 
-DEGENERATE = "degenerate"  # among the checks of a task's own model: why its check accepts answers that compute nothing
-
-
-BUSY = "busy machine"  # among the checks of what was timed on the host while others computed there
-
-
-MOST_SAMPLES = 1_000  # of a timing; nobody takes as many
+MAX_SAMPLES = 1_000  # of one timing; no evaluation takes as many
 
 
 @dataclass(frozen=True)
 class Timing:
     """Samples of one measurement, in milliseconds, in the order they were taken.
 
-    Beside others that were taken in turns, all of them together may be too long or too short by ``unsure_ms``: of what
-    is too short for a device's clock, or takes longer by itself than in a row.
+    Compared with samples taken in turns, all of them may be too long or too short by ``unsure_ms``. This happens if a
+    call is too short for the device's clock, or takes longer as a single call than in a burst.
     """
 
     samples_ms: tuple[float, ...]
@@ -33,36 +29,36 @@ class Timing:
 
     def __post_init__(self) -> None:
         if not 0.0 <= self.unsure_ms < math.inf:
-            raise ProtocolError("what is unsure about a timing is a time")
+            raise ProtocolError(f"unsure_ms must be a finite time of at least 0, not {self.unsure_ms}")
         if not self.samples_ms or not all(0.0 < sample < math.inf for sample in self.samples_ms):
             raise ProtocolError("a timing needs samples, and each of them takes some time")
-        if len(self.samples_ms) > MOST_SAMPLES:
-            raise ProtocolError(f"a timing has at most {MOST_SAMPLES} samples")
+        if len(self.samples_ms) > MAX_SAMPLES:
+            raise ProtocolError(f"a timing has at most {MAX_SAMPLES} samples")
 
     @property
     def median_ms(self) -> float:
-        """The runtime a node is scored by."""
+        """The runtime by which a node is scored."""
         return statistics.median(self.samples_ms)
 
     @property
     def mean_ms(self) -> float:
-        """The runtime as KernelBench tells it."""
+        """The runtime that KernelBench reports."""
         return statistics.fmean(self.samples_ms)
 
     @property
     def interval_ms(self) -> tuple[float, float]:
-        """Between which times the median lies with 99 % confidence."""
+        """The bounds of the median with 99 % confidence."""
         return median_interval(self.samples_ms)
 
     def ratio_to(self, other: Timing) -> tuple[float, float]:
-        """Between which shares of another's time it lies with 99 % confidence, where both were taken in turns."""
+        """The bounds of this time divided by the other, with 99 % confidence, if both were taken in turns."""
         unsure = self.unsure_ms / self.median_ms + other.unsure_ms / other.median_ms
         return ratio_interval(self.samples_ms, other.samples_ms, unsure)
 
 
 @dataclass(frozen=True)
 class DeviceFacts:
-    """What was measured on. Facts nobody could read off the machine are None."""
+    """The device of a measurement. A fact that could not be read is None."""
 
     name: str
     kind: str
@@ -75,12 +71,12 @@ class DeviceFacts:
 
     @property
     def tools(self) -> dict[str, str]:
-        """The versions that times depend on. Python's is not one of them: it runs no kernel."""
+        """The versions on which times depend. Python's is left out: it runs no kernel."""
         return {name: version for name, version in self.toolchain.items() if name != "python"}
 
 
 class Kernels(enum.StrEnum):
-    """Whose kernels a candidate spends its time in."""
+    """The origin of the kernels in which a candidate spends its time."""
 
     CUSTOM = "custom"
     LIBRARY = "library only"
@@ -89,11 +85,11 @@ class Kernels(enum.StrEnum):
 
 @dataclass(frozen=True)
 class Labels:
-    """What kind of kernel a correct candidate is. None of it is an offence, and None is what nobody found out.
+    """Facts about a correct candidate that break no rule. None stands for a fact that was not found out.
 
     ``precision`` is inferred from the error against a double-precision reference. ``own_share`` is the share of the
-    time that is spent in kernels the candidate brought; that and ``kernels`` are as true as its process is honest.
-    ``extra_memory_mb`` is the peak beyond inputs, weights and outputs. ``other_shapes`` holds what came of each.
+    time spent in the candidate's own kernels. It and ``kernels`` are reported by the candidate's process.
+    ``extra_memory_mb`` is the peak beyond inputs, weights and outputs. ``other_shapes`` holds the outcome on each.
     """
 
     first_call_ms: float
@@ -104,15 +100,37 @@ class Labels:
     other_shapes: dict[str, str] = field(default_factory=dict)
 
 
+class Check(enum.StrEnum):
+    """The names of the facts in ``EvalReport.checks``."""
+
+    ARITHMETIC = "arithmetic"
+    HANDSHAKE = "handshake_ms"
+    WEIGHTS = "weights"
+    CORRECTNESS = "correctness"
+    TIMING = "timing"
+    CLOCKS = "clocks"
+    INPUTS = "inputs"
+    CACHE = "cache"
+    PRECISION = "precision"
+    OPPONENT = "opponent"
+    EXCLUSIVE = "exclusive"
+
+
 @dataclass(frozen=True)
 class EvalReport:
-    """What the evaluator found out about one candidate.
+    """The evaluator's findings about one candidate.
 
-    ``rule`` names the broken rule when the outcome is ``rejected``. ``log`` is the compiler's or the run's output, or
-    where the result differs, cut to what a person or a model needs. ``timing`` is there exactly when the outcome is ok.
-    ``rival`` holds the times of the request's rival, sample by sample taken beside the candidate's. ``built`` is false
-    when the candidate did not get as far as being loaded. ``seeds`` are those of the weights, of the checked inputs and
-    of the calls on them, told afterwards; those of the inputs are never told to a candidate.
+    ``timing`` is set exactly if the outcome is ok. ``rule`` names the broken rule if the outcome is ``rejected``.
+    ``log`` is the output of the compiler or the run, or where the result differs, cut to what a reader needs.
+    ``checks`` holds facts about how the candidate was judged, as text for a reader. Old reports have other names too.
+    ``opponent`` holds the opponent's times, sample by sample in turns with the candidate's.
+    ``built`` is false if the candidate was never loaded. ``isolation`` is that of the process that built or ran it.
+    ``seeds`` are those of the weights, the checked inputs and the calls on them. The candidate never receives those
+    of the inputs.
+    ``degenerate`` states why the task's check accepts answers that compute nothing; only the reference's report has it.
+    ``busy_warning`` describes other load on the host during timing.
+    ``reference_isolation`` is that of the process that ran an untrusted task's own model.
+    ``dtype_mismatch`` is true if torch complained about a dtype.
     """
 
     outcome: Outcome
@@ -124,18 +142,45 @@ class EvalReport:
     device: DeviceFacts | None = None
     duration_s: float = 0.0
     version: int = PROTOCOL_VERSION
-    rival: Timing | None = None
+    opponent: Timing | None = None
     built: bool = True
     labels: Labels | None = None
     seeds: dict[str, int] = field(default_factory=dict)
+    isolation: Isolation | None = None
+    reference_isolation: Isolation | None = None
+    degenerate: str | None = None
+    busy_warning: str | None = None
+    dtype_mismatch: bool = False
 
     def __post_init__(self) -> None:
         if (self.outcome is Outcome.OK) != (self.timing is not None):
             raise ProtocolError(f"a report with outcome {self.outcome} and timing {self.timing} contradicts itself")
-        if self.timing and self.rival and len(self.timing.samples_ms) != len(self.rival.samples_ms):
-            raise ProtocolError("the samples of a candidate and of its rival come in pairs")
+        if self.timing and self.opponent and len(self.timing.samples_ms) != len(self.opponent.samples_ms):
+            raise ProtocolError("the samples of a candidate and of its opponent must come in pairs")
+
+    @staticmethod
+    def upgrade_json(data: dict[str, Any]) -> dict[str, Any]:
+        """Return the fields of an older report under their names of today."""
+        data = rename_fields(data, {"rival": "opponent"})
+        if isinstance(checks := data.get("checks"), dict):
+            data |= _split_checks(checks)
+        return data
 
     @property
-    def sandbox(self) -> str:
-        """The level of confinement the candidate ran at, or was built at; empty where nothing of it ran."""
-        return self.checks.get("isolation", "").partition(":")[0]
+    def sandbox_level(self) -> Level | None:
+        """The level of confinement in which the candidate ran or was built; None if nothing of it ran."""
+        return self.isolation.level if self.isolation else None
+
+
+def _split_checks(checks: dict[str, Any]) -> dict[str, Any]:
+    """Return the fields that older reports hold as text among their checks, and the checks that remain."""
+    fields: dict[str, Any] = {}
+    checks = rename_fields(checks, {"rival": Check.OPPONENT})
+    for name, target in {"degenerate": "degenerate", "busy machine": "busy_warning"}.items():
+        if name in checks:
+            fields[target] = checks.pop(name)
+    for name, target in {"isolation": "isolation", "isolation of the reference": "reference_isolation"}.items():
+        if isolation := parse_isolation(str(checks.get(name, ""))):
+            del checks[name]
+            fields[target] = {"level": isolation.level, "details": isolation.details}
+    return fields | {"checks": checks}

@@ -1,12 +1,14 @@
-"""A report in words, for terminals and exported files: how it ended, what kind of kernel it is, how it was checked."""
+"""A report as text, for terminals and exported files."""
 
 from __future__ import annotations
 
-from stark_worker.protocol.report import BUSY, DEGENERATE, EvalReport, Labels
+from stark_worker.protocol.report import EvalReport, Labels
+
+Fact = tuple[str, str]  # a name and a text
 
 
-def verdict(report: EvalReport, reference_ms: float | None = None) -> str:
-    """The time, as a multiple of the reference's speed too where that is known; or how it failed."""
+def format_verdict(report: EvalReport, reference_ms: float | None = None) -> str:
+    """Return the time, with the speedup over a known reference, or the outcome of a failure."""
     if report.timing is None:
         rule = f" ({report.rule})" if report.rule else ""
         return f"{report.outcome.value.replace('_', ' ')}{rule}"
@@ -14,59 +16,72 @@ def verdict(report: EvalReport, reference_ms: float | None = None) -> str:
     return f"{time_ms:.3f} ms" + (f"  {reference_ms / time_ms:.2f}x" if reference_ms else "")
 
 
-def lines(report: EvalReport, reference: EvalReport) -> list[str]:
-    """Everything a person wants to know of a candidate."""
+def format_lines(report: EvalReport, reference: EvalReport) -> list[str]:
+    """Return everything a person wants to know about a candidate."""
     reference_ms = reference.timing.median_ms if reference.timing else None
-    rows = [("kernel", verdict(report, reference_ms)), ("reference", verdict(reference)), *median(report)]
-    rows += [("warning", text) for text in (*warnings(reference), *doubts(reference, report))] + facts(report)
-    return [plainly(f"{name:>16}  {text}") for name, text in rows] + ([plainly(report.log)] if report.log else [])
+    rows = [("kernel", format_verdict(report, reference_ms)), ("reference", format_verdict(reference))]
+    warnings = (*task_warnings(reference), *timing_warnings(reference, report))
+    rows += [*median_facts(report), *(("warning", text) for text in warnings), *report_facts(report)]
+    lines = [f"{name:>16}  {text}" for name, text in rows] + ([report.log] if report.log else [])
+    return [strip_control_chars(line) for line in lines]
 
 
-def median(report: EvalReport) -> list[tuple[str, str]]:
-    """How sure the time is, where there is one."""
+def median_facts(report: EvalReport) -> list[Fact]:
+    """Return the confidence interval of the median, if the report has a timing."""
     if report.timing is None:
         return []
     low, high = report.timing.interval_ms
     return [("median", f"between {low:.3f} and {high:.3f} ms, with 99 % confidence")]
 
 
-def warnings(reference: EvalReport) -> list[str]:
-    """What makes a verdict on this task say little."""
-    reasons = reference.checks.get(DEGENERATE)
+def task_warnings(reference: EvalReport) -> list[str]:
+    """Return the reasons why a verdict on this task means little."""
+    reasons = reference.degenerate
     return [f"The task tests nothing, so that being correct says little: {reasons}"] if reasons else []
 
 
-def doubts(*reports: EvalReport) -> list[str]:
-    """What makes times say little, of any that are compared."""
-    told = dict.fromkeys(busy for report in reports if (busy := report.checks.get(BUSY)))
-    return [f"The times may be off: {busy}. Repeat it on a quiet machine before you rely on them." for busy in told]
+def timing_warnings(*reports: EvalReport) -> list[str]:
+    """Return the reasons why the times of these reports are in doubt."""
+    texts = dict.fromkeys(report.busy_warning for report in reports if report.busy_warning)
+    return [f"The times may be off: {text}. Repeat it on a quiet machine before you rely on them." for text in texts]
 
 
-def plainly(text: str) -> str:
-    """A stranger's text without anything that a terminal would obey."""
+def strip_control_chars(text: str) -> str:
+    """Replace every character that could control a terminal by a space."""
     return "".join(letter if letter.isprintable() or letter == "\n" else " " for letter in text)
 
 
-def facts(report: EvalReport) -> list[tuple[str, str]]:
-    """The labels and the checks of a report, by name."""
-    labels = _labels(report.labels) if report.labels else []
-    return [*labels, *report.checks.items()]
+def report_facts(report: EvalReport) -> list[Fact]:
+    """Return the labels, the sandbox, the checks and the doubts of a report."""
+    facts = [*(label_facts(report.labels) if report.labels else []), *isolation_facts(report), *report.checks.items()]
+    if report.busy_warning is not None:
+        facts.append(("busy machine", report.busy_warning))
+    if report.degenerate is not None:
+        facts.append(("degenerate", report.degenerate))
+    return facts
 
 
-def sentence(labels: Labels) -> str:
-    """The labels on one line."""
-    return "; ".join(f"{name}: {text}" for name, text in _labels(labels))
+def isolation_facts(report: EvalReport) -> list[Fact]:
+    """Return the isolation of the candidate's process, and of the reference's if it was confined too."""
+    sides = (("isolation", report.isolation), ("isolation of the reference", report.reference_isolation))
+    return [(name, str(isolation)) for name, isolation in sides if isolation is not None]
 
 
-def _labels(labels: Labels) -> list[tuple[str, str]]:
-    rows = []
+def format_labels(labels: Labels) -> str:
+    """Return the labels on one line."""
+    return "; ".join(f"{name}: {text}" for name, text in label_facts(labels))
+
+
+def label_facts(labels: Labels) -> list[Fact]:
+    """Return the labels that were found out."""
+    facts = []
     if labels.kernels is not None:
         share = "" if labels.own_share is None else f", {labels.own_share:.0%} of the time in its own"
-        rows.append(("kernels", labels.kernels + share))
+        facts.append(("kernels", labels.kernels + share))
     if labels.precision is not None:
-        rows.append(("precision class", f"{labels.precision}, inferred from its error"))
+        facts.append(("precision class", f"{labels.precision}, inferred from its error"))
     if labels.other_shapes:
-        rows.append(("other shapes", ", ".join(f"{shape} {what}" for shape, what in labels.other_shapes.items())))
+        facts.append(("other shapes", ", ".join(f"{shape} {what}" for shape, what in labels.other_shapes.items())))
     if labels.extra_memory_mb is not None:
-        rows.append(("extra memory", f"about {labels.extra_memory_mb:.1f} MB"))
-    return [*rows, ("first call", f"{labels.first_call_ms:.3f} ms")]
+        facts.append(("extra memory", f"about {labels.extra_memory_mb:.1f} MB"))
+    return [*facts, ("first call", f"{labels.first_call_ms:.3f} ms")]

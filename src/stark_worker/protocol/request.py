@@ -1,24 +1,25 @@
-"""What the host and the worker say to each other: frozen records, JSON both ways, no torch.
-
-A candidate's fault is a value (an ``Outcome``); a fault of the machinery is an exception on the side that noticed it.
-"""
+"""The host's question to the worker: one candidate to judge against one task."""
 
 from __future__ import annotations
 
 import enum
 import math
 from dataclasses import dataclass
+from typing import Any
 
-from stark_worker.protocol.codec import PROTOCOL_VERSION, ProtocolError
+from stark_worker.protocol.codec import PROTOCOL_VERSION, ProtocolError, rename_fields
 
-SHAPES = 2  # on how many other shapes a candidate is tried for its label
+EXTRA_SHAPES = 2  # a labelled candidate is also tried on this many other shapes
 
 
-SHAPE_S = 20.0  # how long loading it there may take, and as long again for running it
+EXTRA_SHAPE_S = 20.0  # the deadline for loading it on another shape, and again for running it
+
+
+ALWAYS_MS = 1e12  # no call takes longer
 
 
 class Target(enum.StrEnum):
-    """The language a candidate's kernels are written in, and with it the kind of device they run on."""
+    """The language of a candidate's kernels, which also decides the kind of device."""
 
     CUDA = "cuda"
     TRITON = "triton"
@@ -26,7 +27,7 @@ class Target(enum.StrEnum):
 
     @property
     def device_kind(self) -> str:
-        """What ``DeviceFacts.kind`` is where its kernels run."""
+        """The ``DeviceFacts.kind`` on which its kernels run."""
         return "cpu" if self is Target.CPU else "cuda"
 
 
@@ -39,15 +40,17 @@ class Precision(enum.StrEnum):
 
 
 class Score(enum.StrEnum):
-    """Which rules decide whether a candidate is correct and how fast it is."""
+    """The rules that decide whether a candidate is correct and how fast it is."""
 
     VERIFIED = "verified"
     KERNELBENCH = "kernelbench"
 
 
 class KernelBenchVersion(enum.StrEnum):
-    """Whose tolerances the score ``kernelbench`` means, and whether the device's cache is flushed: those of the first
-    release, which papers compare by, or of the newest."""
+    """The KernelBench release whose rules the score ``kernelbench`` applies: its tolerances and its cache flushing.
+
+    Papers compare by the first release.
+    """
 
     V01 = "v0.1"
     HEAD = "HEAD"
@@ -60,31 +63,45 @@ class Build(enum.StrEnum):
     STOCK = "stock"
 
 
+class Entry(enum.StrEnum):
+    """The class to load from a source."""
+
+    REFERENCE = "Model"
+    CANDIDATE = "ModelNew"
+
+
 @dataclass(frozen=True)
 class Limits:
-    """Deadlines of one evaluation; what exceeds one is the candidate's fault and has the outcome ``timeout``."""
+    """Deadlines of one evaluation. A candidate that misses one gets the outcome ``timeout``."""
 
     build_s: float = 300.0
     run_s: float = 60.0
 
 
-ALWAYS_MS = 1e12  # nothing takes longer
+_NEW_NAMES = {
+    "rival_source": "opponent_source",
+    "rival_entry": "opponent_entry",
+    "labelled": "with_labels",
+    "stranger": "untrusted_task",
+}
 
 
 @dataclass(frozen=True)
 class EvalRequest:
     """One candidate to judge against one task.
 
-    ``entry`` is the class to load from ``candidate_source``: ``ModelNew``, or ``Model`` for the root of a tree,
-    whose candidate is the task itself. ``atol`` and ``rtol`` take the place of the score's own tolerances. A rival is
-    timed beside the candidate, in turns and on the same inputs: what "faster" is said by. A candidate that takes less
-    than ``profile_below_ms`` is profiled. ``labelled`` asks for the labels that take time, and for the seeds. A task of
-    a ``stranger`` is confined as a candidate is. ``tf32`` lets torch use TF32 on a GPU, on all sides.
+    ``entry`` is the class to load from ``candidate_source``. The root of a tree is the task's own ``Model``.
+    ``atol`` and ``rtol`` replace the score's own tolerances.
+    The opponent is timed in turns with the candidate, on the same inputs.
+    A candidate that takes less than ``profile_below_ms`` is profiled; ``ALWAYS_MS`` profiles every candidate.
+    ``with_labels`` asks for the labels that take time, and for the seeds.
+    The worker confines an ``untrusted_task`` as it confines a candidate.
+    ``tf32`` lets torch use TF32 on a GPU, for the reference, the candidate and the opponent.
     """
 
     task_source: str
     candidate_source: str
-    entry: str = "ModelNew"
+    entry: Entry = Entry.CANDIDATE
     target: Target = Target.CPU
     precision: Precision = Precision.FP32
     score: Score = Score.VERIFIED
@@ -94,30 +111,40 @@ class EvalRequest:
     kernelbench_version: KernelBenchVersion = KernelBenchVersion.HEAD
     atol: float | None = None
     rtol: float | None = None
-    rival_source: str | None = None
-    rival_entry: str = "Model"
-    profile_below_ms: float = 0.0  # ALWAYS_MS for everything
-    labelled: bool = False
-    stranger: bool = False
+    opponent_source: str | None = None
+    opponent_entry: Entry = Entry.REFERENCE
+    profile_below_ms: float = 0.0
+    with_labels: bool = False
+    untrusted_task: bool = False
     tf32: bool = False
 
     def __post_init__(self) -> None:
         for name in ("atol", "rtol"):
             value = getattr(self, name)
             if value is not None and not 0.0 <= value < math.inf:
-                raise ProtocolError(f"{name} has to be a number from 0 on, not {value}")
+                raise ProtocolError(f"{name} must be a number of at least 0, not {value}")
+
+    @staticmethod
+    def upgrade_json(data: dict[str, Any]) -> dict[str, Any]:
+        """Return the fields of an older request under their names of today."""
+        return rename_fields(data, _NEW_NAMES)
 
     @property
-    def with_tf32(self) -> bool:
-        """Whether TF32 is allowed; a CPU has none."""
+    def is_reference(self) -> bool:
+        """True if the candidate is the task's own model."""
+        return self.entry == Entry.REFERENCE
+
+    @property
+    def allows_tf32(self) -> bool:
+        """True if torch may use TF32; a CPU has none."""
         return self.tf32 and self.target is not Target.CPU
 
     @property
-    def flushed(self) -> bool:
-        """Whether a GPU's cache is emptied before calls are timed; KernelBench v0.1 left it as it was."""
+    def flushes_cache(self) -> bool:
+        """True if a GPU's cache is emptied before timed calls; KernelBench v0.1 does not empty it."""
         return self.score is not Score.KERNELBENCH or self.kernelbench_version is not KernelBenchVersion.V01
 
     @property
     def arithmetic(self) -> str:
-        """What torch computes with on a GPU, in words for a report."""
-        return f"{self.precision}, torch {'with' if self.with_tf32 else 'without'} TF32"
+        """The arithmetic torch uses on a GPU, as text for a report."""
+        return f"{self.precision}, torch {'with' if self.allows_tf32 else 'without'} TF32"

@@ -14,7 +14,7 @@ from stark_worker.processes.handles import end_process
 from stark_worker.processes.process_tree import descendants, signal_all, stop_descendants
 from stark_worker.processes.usage import Footprint
 from stark_worker.protocol.errors import Failure, MachineryFault, Outcome
-from stark_worker.protocol.logs import cut, too_slow
+from stark_worker.protocol.logs import cut, describe_timeout
 from stark_worker.protocol.request import Limits
 
 OUTPUT_BYTES = 64 * 1024
@@ -106,7 +106,7 @@ class Candidate:
         try:
             return self._next(did, within_s)
         except TimeoutError:
-            raise self._failure(Outcome.TIMEOUT, too_slow(did, self.limits)) from None
+            raise self._failure(Outcome.TIMEOUT, describe_timeout(did, self.limits)) from None
 
     def says_soon(self, did: str, within_s: float) -> bool:
         """Whether this message comes within some time; another one ends the evaluation, none does not."""
@@ -137,7 +137,9 @@ class Candidate:
         reportable = (Outcome.COMPILE_ERROR, Outcome.RUNTIME_ERROR, Outcome.OUT_OF_MEMORY)
         if outcome not in reportable or not isinstance(log, str):
             return self._forged("a failure without a known outcome")
-        return self._failure(Outcome(outcome), log)
+        failure = self._failure(Outcome(outcome), log)
+        failure.dtype_mismatch = message.get("dtype_mismatch") is True
+        return failure
 
     def _forged(self, detail: str) -> Failure:
         log = f"A message came that the evaluator's own code never sends ({detail})."

@@ -16,7 +16,7 @@ import torch
 
 from stark_worker.correctness.compare import Rules
 from stark_worker.correctness.degenerate import degenerate_reasons
-from stark_worker.correctness.model import NO_MEMORY
+from stark_worker.correctness.model import is_out_of_memory
 from stark_worker.correctness.reference import Reference
 from stark_worker.device import cuda
 from stark_worker.device.facts import device_facts
@@ -24,9 +24,10 @@ from stark_worker.processes.channel import Channel, ChannelClosed
 from stark_worker.processes.environment import usable_cores
 from stark_worker.processes.workdir import REPORT_FILE, REQUEST_FILE
 from stark_worker.protocol.codec import from_json, to_json
-from stark_worker.protocol.errors import Failure, MachineryFault, Outcome, TaskFault
+from stark_worker.protocol.errors import Failure, GpuUnhealthy, MachineryFault, Outcome, TaskFault
+from stark_worker.protocol.isolation import Isolation
 from stark_worker.protocol.logs import cut
-from stark_worker.protocol.report import DEGENERATE, EvalReport
+from stark_worker.protocol.report import Check, EvalReport
 from stark_worker.protocol.request import EvalRequest, Target
 from stark_worker.referee import side_by_side
 from stark_worker.referee.candidate import Candidate
@@ -66,7 +67,7 @@ class Referee:
 
     def __init__(self) -> None:
         self._reference: Reference | None = None
-        self._isolation: str | None = None  # of this process, where the task is untrusted
+        self._isolation: Isolation | None = None  # of this process, where the task is untrusted
 
     def answer(self, message: dict[str, Any], files: list[int]) -> dict[str, Any]:
         """Judge the candidates whose ends are in these files; the report is left in our folder."""
@@ -81,7 +82,8 @@ class Referee:
         except (TaskFault, MachineryFault) as error:
             return {"did": "failed", "fault": error.kind, "text": str(error)}
         except (OSError, RuntimeError) as error:
-            return {"did": "failed", "fault": MachineryFault.kind, "text": _sentence(error)}
+            fault = _machinery_fault(error)
+            return {"did": "failed", "fault": fault.kind, "text": str(fault)}
         Path(REPORT_FILE).write_text(to_json(report), encoding="utf-8")
         return {"did": "judged"}
 
@@ -92,7 +94,7 @@ class Referee:
         """
         gpu = request.target is not Target.CPU
         start = cuda.start if gpu else lambda: None
-        self._isolation = str(enter_sandbox([], gpu, start, writable=folders, own_user=not gpu))
+        self._isolation = enter_sandbox([], gpu, start, writable=folders, own_user=not gpu).isolation
 
     def _judge(self, request: EvalRequest, candidates: list[Candidate], cache: str) -> EvalReport:
         began = time.monotonic()
@@ -104,16 +106,21 @@ class Referee:
                 candidate.close()
         if request.target is not Target.CPU:  # now that all that the candidate started is gone
             cuda.check_health()
-        if self._isolation is not None:
-            report = replace(report, checks=report.checks | {"isolation of the reference": self._isolation})
-        return replace(report, device=device_facts(request.target), duration_s=time.monotonic() - began)
+        return replace(
+            report,
+            device=device_facts(request.target),
+            duration_s=time.monotonic() - began,
+            reference_isolation=self._isolation,
+        )
 
 
-def _sentence(error: Exception) -> str:
+def _machinery_fault(error: Exception) -> MachineryFault:
+    """Classify an error of torch or the system. Torch raises RuntimeError for most CUDA errors; only the text differs."""
     if "CUDA" not in str(error):
-        return f"{type(error).__name__}: {error}"
-    what = "GPU memory exhausted" if "out of memory" in str(error) else "GPU unhealthy"
-    return f"{what}: {error}"
+        return MachineryFault(f"{type(error).__name__}: {error}")
+    if "out of memory" in str(error):
+        return MachineryFault(f"GPU memory exhausted: {error}")
+    return GpuUnhealthy(f"GPU unhealthy: {error}")
 
 
 def set_up(request: EvalRequest) -> Reference:
@@ -161,10 +168,10 @@ def with_degenerate_reasons(report: EvalReport, reference: Reference) -> EvalRep
     try:
         reasons = degenerate_reasons(reference)
     except (RuntimeError, TaskFault) as error:
-        if not any(sign in str(error) for sign in NO_MEMORY):
+        if not is_out_of_memory(error):
             raise
         raise TaskFault(f"Whether it tests anything cannot be found out here: {TOO_LARGE}") from error
-    return replace(report, checks=report.checks | {DEGENERATE: " ".join(reasons)}) if reasons else report
+    return replace(report, degenerate=" ".join(reasons)) if reasons else report
 
 
 def _verdict(request: EvalRequest, trials: list[Trial], reference: Reference) -> EvalReport:
@@ -172,13 +179,26 @@ def _verdict(request: EvalRequest, trials: list[Trial], reference: Reference) ->
     try:
         return _accepted(request, trials, reference)
     except Failure as failure:
-        return EvalReport(failure.outcome, None, failure.log, failure.rule, trial.checks, built=trial.loaded)
+        return _failed(trial, failure)
     except torch.cuda.OutOfMemoryError as error:
         if request.is_reference or not trial.loaded:
             raise TaskFault(f"It cannot be checked and timed here: {TOO_LARGE}") from error
         # There was enough for the reference, before the candidate was loaded.
         log = "The candidate leaves too little of the device's memory for the check."
-        return EvalReport(Outcome.OUT_OF_MEMORY, None, log, checks=trial.checks)
+        return _failed(trial, Failure(Outcome.OUT_OF_MEMORY, log))
+
+
+def _failed(trial: Trial, failure: Failure) -> EvalReport:
+    return EvalReport(
+        failure.outcome,
+        log=failure.log,
+        rule=failure.rule,
+        checks=trial.checks,
+        built=trial.loaded,
+        isolation=trial.isolation,
+        busy_warning=trial.busy_warning,
+        dtype_mismatch=failure.dtype_mismatch,
+    )
 
 
 def _accepted(request: EvalRequest, trials: list[Trial], reference: Reference) -> EvalReport:
@@ -193,13 +213,15 @@ def _accepted(request: EvalRequest, trials: list[Trial], reference: Reference) -
         trial.end()
         with opponent_errors_as_machine_faults():
             seen[1] = measure_alone(seen[1], seen[0], reference)
-            opponents[0], trial.checks["opponent"] = choose_opponent_timing(seen[1], opponents[0])
+            opponents[0], trial.checks[Check.OPPONENT] = choose_opponent_timing(seen[1], opponents[0])
     if seen[0].single_calls:
         timing = side_by_side.timed(timing, *seen)
     return EvalReport(
         Outcome.OK,
         timing,
         checks=trial.checks,
+        isolation=trial.isolation,
+        busy_warning=trial.busy_warning,
         profile=cut(str(told.get("profile"))) if told and leading else None,
         opponent=opponents[0] if opponents else None,
         labels=trial.labels(told),

@@ -14,7 +14,7 @@ from typing import NamedTuple
 from stark_worker.correctness.reference import Reference
 from stark_worker.processes.usage import CpuLoad, busy_warning
 from stark_worker.protocol.intervals import median_interval
-from stark_worker.protocol.report import BUSY, Timing
+from stark_worker.protocol.report import Check, Timing
 from stark_worker.protocol.request import EvalRequest
 from stark_worker.referee import side_by_side
 from stark_worker.referee.sampling import measure, opponent_errors_as_machine_faults, take_turns
@@ -51,7 +51,7 @@ def measure_calls(trials: Sequence[Trial], reference: Reference) -> list[Measure
         called = trials if trials[0].on_host else trials[:1]
         singles[: len(called)] = side_by_side.call(called, reference)
     if load and (busy := busy_warning(load.busy_cores())):
-        trials[0].checks[BUSY] = busy
+        trials[0].busy_warning = busy
     confirmed = list(map(Trial.confirms, trials, burst_calls))
     if _has_equal_bursts(trials):  # otherwise one's clock would be compared with another's
         confirmed = [all(confirmed)] * len(confirmed)
@@ -142,7 +142,7 @@ def timed(timing: Timing, mine: Measurement, opponent: Measurement) -> Timing:
     single_call_excess_ms = _excess_ms(mine, opponent)
     if single_call_excess_ms == 0.0:
         return timing
-    mine.trial.checks["timing"] += f"; by itself a call takes {single_call_excess_ms:.4f} ms longer, which counts"
+    mine.trial.checks[Check.TIMING] += f"; by itself a call takes {single_call_excess_ms:.4f} ms longer, which counts"
     samples_ms = tuple(ms + single_call_excess_ms for ms in timing.samples_ms)
     return replace(timing, samples_ms=samples_ms, unsure_ms=timing.unsure_ms + single_call_excess_ms)
 

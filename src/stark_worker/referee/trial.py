@@ -20,8 +20,10 @@ from stark_worker.correctness.reference import Case, Reference
 from stark_worker.device import cuda
 from stark_worker.device.arena import HostMemory, Written, copy_into, nbytes, poison
 from stark_worker.device.cuda_arena import DeviceMemory
+from stark_worker.protocol.codec import ProtocolError, from_data
 from stark_worker.protocol.errors import Failure, MachineryFault, Outcome, SandboxTooWeak, TaskFault
-from stark_worker.protocol.report import Labels, Timing
+from stark_worker.protocol.isolation import Isolation
+from stark_worker.protocol.report import Check, Labels, Timing
 from stark_worker.protocol.request import EvalRequest, Score
 from stark_worker.referee.calls import write_job
 from stark_worker.referee.candidate import NOT_STARTED, START_S, Candidate
@@ -64,7 +66,9 @@ class Trial:
         self._is_opponent = is_opponent
         self.seeds = {"weights": reference.construct_seed}
         self.on_host, self.loaded = reference.device.type == "cpu", False
-        self.checks: dict[str, str] = {} if self.on_host else {"arithmetic": request.arithmetic}
+        self.checks: dict[str, str] = {} if self.on_host else {Check.ARITHMETIC: request.arithmetic}
+        self.isolation: Isolation | None = None
+        self.busy_warning: str | None = None
         self.as_kernelbench = request.score is Score.KERNELBENCH
         self.burst = 1  # how many calls make a sample at most
         self.reuses_output_memory = False  # whether that is one because it returns the same memory every time
@@ -111,9 +115,9 @@ class Trial:
             self.seeds[f"{len(samples)} the call"] = case.seed
             del case  # before the next one is drawn
         self._first_call_ms = samples[0].launch_ms + samples[0].forward_ms
-        self._extra_bytes = footprint.more_bytes() if footprint else None
+        self._extra_bytes = footprint.extra_bytes() if footprint else None
         exact = "double precision" if self._reference.exact else "the task's own precision"
-        self.checks["correctness"] = f"{len(samples)} input sets against a reference in {exact}"
+        self.checks[Check.CORRECTNESS] = f"{len(samples)} input sets against a reference in {exact}"
 
     def prepare(self) -> None:
         """Everything before the timed calls; a candidate that fails raises ``Failure``."""
@@ -168,14 +172,14 @@ class Trial:
             ready = self.candidate.expect("ready", START_S)
             if "refused" in ready:
                 raise SandboxTooWeak(str(ready["refused"]))
-            self.checks["isolation"] = str(ready["isolation"])
+            self.isolation = from_data(Isolation, ready.get("isolation"))
             singles = self._empty([(0, 0)])
             bursts = self._empty([]) if len(self._inputs) > 1 else []
             overhead = Overhead.of(singles, bursts, self._without_gate(), self._handing_over_all())
             overhead = overhead.with_writes(self._write_all(), len(self._inputs))
-        except Failure as failure:
-            raise MachineryFault(f"{NOT_STARTED} {failure.log}") from failure
-        self.checks["handshake_ms"] = f"{overhead.single_ms:.3f}"
+        except (Failure, ProtocolError) as failure:
+            raise MachineryFault(f"{NOT_STARTED} {failure}") from failure
+        self.checks[Check.HANDSHAKE] = f"{overhead.single_ms:.3f}"
         return overhead
 
     def _write_all(self) -> list[float]:
@@ -221,8 +225,9 @@ class Trial:
         loaded = self.candidate.expect("loaded", self._request.limits.build_s)
         self.candidate.pause()
         self.loaded = True
-        self.checks["weights"] = WEIGHTS.get(str(loaded.get("weights")), WEIGHTS["seed"])
-        self._checker.weights_by_seed = self.checks["weights"] == WEIGHTS["seed"]
+        weights = WEIGHTS.get(str(loaded.get("weights")), WEIGHTS["seed"])
+        self.checks[Check.WEIGHTS] = weights
+        self._checker.weights_by_seed = weights == WEIGHTS["seed"]
         return cases
 
     def end(self) -> None:
@@ -287,11 +292,11 @@ class Trial:
         overhead = self._overhead
         calls = sum(sample.length for sample in samples)
         compared = "some, which nobody can foresee," if self._reference.huge else "each"
-        self.checks["timing"] = (
+        self.checks[Check.TIMING] = (
             f"{calls} calls after {self._warm_ups} to warm up, each on inputs not seen before and {compared} compared"
         )
         if self.burst > 1:
-            self.checks["timing"] += f", in {len(samples)} bursts"
+            self.checks[Check.TIMING] += f", in {len(samples)} bursts"
         outside = tuple(map(overhead.per_call_ms, samples))
         return Timing(outside) if self.on_host else self._device_timing(samples, outside, confirmed, equal_bursts)
 
@@ -301,16 +306,16 @@ class Trial:
         """What counts of both clocks of a GPU."""
         launching = tuple(map(self._overhead.launching_ms, samples))
         launched = f"launching {max(statistics.median(launching), 0.0):.4f} ms more than can be hidden"
-        self.checks["clocks"] = (
+        self.checks[Check.CLOCKS] = (
             f"device {median_device_ms(samples):.4f} ms, referee {statistics.median(outside):.4f} ms,"
             f" {launched if self.gated else 'launching included'}, per call"
         )
         written_ms = statistics.median(sample.writing_ms for sample in samples)
         held_up_ms = statistics.median(map(self._overhead.held_up_ms, samples))
-        self.checks["inputs"] = (
+        self.checks[Check.INPUTS] = (
             f"written in {written_ms:.3f} ms while it was stopped, {held_up_ms:.3f} ms of them its own"
         )
-        self.checks["cache"] = cuda.describe_cache(self._request.flushes_cache, self.burst, self._job.size)
+        self.checks[Check.CACHE] = cuda.describe_cache(self._request.flushes_cache, self.burst, self._job.size)
         told = confirmed_device_times(samples, self._overhead) if confirmed else None
         at_most = (max(sample.device_ms or 0.0, self._overhead.upper_bound_ms(sample)) for sample in samples)
         times = (told or outside) if confirmed else tuple(at_most)
@@ -413,7 +418,7 @@ class Trial:
         if not isinstance(looks, list) or not all(isinstance(look, dict) for look in looks):
             raise Failure(Outcome.REJECTED, "What the results look like was not told.", "forged_message")
         if changed:
-            self.checks["precision"] = f"the candidate changed {str(changed)[:200]}; reset before every call"
+            self.checks[Check.PRECISION] = f"the candidate changed {str(changed)[:200]}; reset before every call"
         sample = Sample(
             forward_ms=(done - begin) * 1e3,
             late_ms=(end - done) * 1e3,

@@ -20,8 +20,10 @@ from stark_worker.processes.channel import ChannelClosed
 from stark_worker.processes.environment import usable_cores
 from stark_worker.processes.handles import ForkServer, ProcessHandle
 from stark_worker.processes.workdir import LIBRARY_FOLDER, PCH_FILE, PCH_HEADER, SOURCE_FILE
+from stark_worker.protocol.codec import ProtocolError, from_data
 from stark_worker.protocol.errors import Outcome
-from stark_worker.protocol.logs import cut, too_slow
+from stark_worker.protocol.isolation import Isolation
+from stark_worker.protocol.logs import cut, describe_timeout
 from stark_worker.protocol.report import EvalReport
 from stark_worker.protocol.request import EvalRequest
 
@@ -47,31 +49,31 @@ class Builds:
         """Have everything in the cache that the candidate asks for when it is loaded; a report if it cannot be."""
         if not needs_building(request.candidate_source):
             return None
-        checks: dict[str, str] = {}
         async with self._room:
-            try:
-                async with asyncio.timeout(request.limits.build_s):
-                    return await self._run_reader(request, checks)
-            except TimeoutError:
-                late = too_slow("loaded", request.limits)
-                return EvalReport(Outcome.TIMEOUT, log=late, checks=checks, built=False)
+            return await self._run_reader(request)
 
-    async def _run_reader(self, request: EvalRequest, checks: dict[str, str]) -> EvalReport | None:
-        """``checks`` is told how far the reader is locked in, before anything of the candidate's is there."""
+    async def _run_reader(self, request: EvalRequest) -> EvalReport | None:
+        """Have a confined process read the source and compile what it asks for; None leaves every fault to the lane."""
         folder = Path(tempfile.mkdtemp(prefix="reader-", dir=self._folder))
         folder.chmod(0o755)  # compilers, which may be another user, read what it writes
         (folder / SOURCE_FILE).write_text(request.candidate_source, encoding="utf-8")
-        async with ProcessHandle(self._fork_server, "reader", folder, self._more) as reader:
-            try:
+        isolation: Isolation | None = None
+        try:
+            async with (
+                asyncio.timeout(request.limits.build_s),
+                ProcessHandle(self._fork_server, "reader", folder, self._more) as reader,
+            ):
                 reader.channel.send(mode=request.build, cache=str(self._shared))
-                checks["isolation"] = cut(str((await reader.expect("locked")).get("isolation")))
+                isolation = from_data(Isolation, (await reader.expect("locked")).get("isolation"))
                 while (message := await reader.expect("asked", "failed", "unclear", "read"))["did"] == "asked":
                     reader.channel.send(**await self._compile(folder, request.build))
-            except ChannelClosed:
-                return None  # whatever happened to it happens again when it is loaded, and is told there
-            if message["did"] != "failed":
-                return None
-            return EvalReport(Outcome.COMPILE_ERROR, log=cut(str(message.get("log"))), checks=checks, built=False)
+        except TimeoutError:
+            return EvalReport(Outcome.TIMEOUT, log=describe_timeout("loaded", request.limits), isolation=isolation, built=False)
+        except (ChannelClosed, ProtocolError):
+            return None  # the same happens when the candidate is loaded, and is reported there
+        if message["did"] != "failed":
+            return None
+        return EvalReport(Outcome.COMPILE_ERROR, log=cut(str(message.get("log"))), isolation=isolation, built=False)
 
     async def _compile(self, home: Path, mode: str) -> dict[str, Any]:
         """The library of the extension that the reader wrote down, or why there is none."""

@@ -20,8 +20,8 @@ from stark_worker.processes.environment import child_environment
 from stark_worker.processes.handles import ForkServer, ProcessHandle
 from stark_worker.processes.workdir import REPORT_FILE, REQUEST_FILE, read_regular_file
 from stark_worker.protocol.codec import from_json, to_json
-from stark_worker.protocol.errors import MachineryFault, RefereeDied, RefereeSilent, fault_of
-from stark_worker.protocol.report import EvalReport
+from stark_worker.protocol.errors import MachineryFault, RefereeDied, RefereeSilent, make_fault
+from stark_worker.protocol.report import Check, EvalReport
 from stark_worker.protocol.request import EXTRA_SHAPE_S, EXTRA_SHAPES, EvalRequest
 from stark_worker.scheduler.slot import CandidateSlot
 
@@ -29,9 +29,6 @@ MAX_WARM_REFEREES = 2  # referees, each of another task
 
 
 REFERENCE_SLACK_S = 120.0  # for the reference, and for cleaning up
-
-
-UNHEALTHY = "GPU unhealthy"  # what a referee says of a device that failed its health check
 
 
 class Lane:
@@ -66,7 +63,7 @@ class Lane:
     async def judge(self, request: EvalRequest) -> EvalReport:
         """One trial. What is left of it has ended when this returns, and is removed afterwards."""
         if self.name == "cpu":  # which would have less time for whoever is timed
-            await self._untrusted.reaper.gone()
+            await self._untrusted.reaper.wait()
         slots: list[CandidateSlot] = []
         try:
             return await self._judge(request, slots)
@@ -84,7 +81,7 @@ class Lane:
             unless_it_answers.push_async_callback(referee.close)
             report = await self._trial(referee, request, slots)
             if self._not_alone:
-                report = replace(report, checks=report.checks | {"exclusive": f"not known: {self._not_alone}"})
+                report = replace(report, checks=report.checks | {Check.EXCLUSIVE: f"not known: {self._not_alone}"})
             if request.untrusted_task:  # whoever loaded that is trusted with nothing else
                 return report
             unless_it_answers.pop_all()
@@ -146,7 +143,7 @@ class Lane:
             for slot in slots:
                 slot.end()
         if said["did"] == "failed":
-            raise fault_of(said.get("fault"), said.get("text"))
+            raise make_fault(said.get("fault"), said.get("text"))
         return from_json(EvalReport, read_regular_file(referee.folder / REPORT_FILE))
 
     def _take_slot(self, waits: bool) -> CandidateSlot:

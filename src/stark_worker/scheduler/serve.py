@@ -27,7 +27,7 @@ from typing import IO, TypeVar
 
 from stark_worker.protocol.codec import ProtocolError, from_json, to_json
 from stark_worker.protocol.errors import MachineryFault, TaskFault
-from stark_worker.protocol.folder import ANSWERS, ASKED, PARTS, lock, write_whole
+from stark_worker.protocol.folder import ANSWERS, CLAIMS, FOLDERS, try_lock, write_atomically
 from stark_worker.protocol.request import EvalRequest
 from stark_worker.scheduler.worker import Worker
 
@@ -60,10 +60,10 @@ async def serve(folder: Path, worker: Worker) -> None:
 
     A folder that cannot be used for long is a ``MachineryFault``.
     """
-    for part in PARTS:
+    for part in FOLDERS:
         (folder / part).mkdir(parents=True, exist_ok=True)
     _delete_old_answers(folder)
-    write_whole(folder / "device.json", to_json(await worker.device()))
+    write_atomically(folder / "device.json", to_json(await worker.device()))
     try:
         await _serve_requests(folder, worker)
     except ExceptionGroup as failed:
@@ -107,16 +107,16 @@ async def _retry(folder: Path, act: Callable[[], Done]) -> Done:
 
 def _delete_old_answers(folder: Path) -> None:
     """Drop what no host has come back for."""
-    for path in (*(folder / ANSWERS).iterdir(), *(folder / ASKED).iterdir()):
+    for path in (*(folder / ANSWERS).iterdir(), *(folder / CLAIMS).iterdir()):
         with contextlib.suppress(OSError):  # another tidies too, or it is not ours to tidy
-            if time.time() - path.stat().st_mtime > ANSWER_LIFETIME_S and (file := lock(path)):
+            if time.time() - path.stat().st_mtime > ANSWER_LIFETIME_S and (file := try_lock(path)):
                 with file:
                     path.unlink()
 
 
 async def _write_heartbeats(folder: Path) -> None:
     while True:
-        await _retry(folder, lambda: write_whole(folder / "heartbeat", str(time.time())))
+        await _retry(folder, lambda: write_atomically(folder / "heartbeat", str(time.time())))
         await asyncio.sleep(HEARTBEAT_S)
 
 
@@ -127,7 +127,7 @@ def _claim(folder: Path) -> IO[str] | None:
         with contextlib.suppress(FileNotFoundError):  # another was faster
             if path != claimed:
                 path.rename(claimed)
-        if file := lock(claimed):
+        if file := try_lock(claimed):
             return file
     return None
 
@@ -141,7 +141,7 @@ async def _answer(folder: Path, claimed: IO[str], worker: Worker) -> None:
     with claimed:
         request = Path(claimed.name)
         answer = json.dumps(await _judge(await _retry(folder, claimed.read), worker))
-        await _retry(folder, lambda: write_whole(folder / ANSWERS / request.name, answer))
+        await _retry(folder, lambda: write_atomically(folder / ANSWERS / request.name, answer))
         await _retry(folder, lambda: request.unlink(missing_ok=True))
 
 

@@ -28,12 +28,12 @@ from stark_worker.processes.environment import usable_cores
 from stark_worker.processes.handles import ForkServer, ProcessHandle
 from stark_worker.processes.process_tree import hide_memory
 from stark_worker.protocol.codec import from_json
-from stark_worker.protocol.errors import MachineryFault
+from stark_worker.protocol.errors import GpuUnhealthy, MachineryFault
 from stark_worker.protocol.report import DeviceFacts, EvalReport
 from stark_worker.protocol.request import EvalRequest, Target
 from stark_worker.sandbox.levels import ALLOW_WEAK
 from stark_worker.scheduler.builds import Builds
-from stark_worker.scheduler.lane import UNHEALTHY, Lane
+from stark_worker.scheduler.lane import Lane
 
 DEVICE_S = 120.0
 # To start CUDA a process has to listen at a socket, which is refused to whoever is confined: of a candidate only its
@@ -80,7 +80,7 @@ class Worker:
             raise MachineryFault(f"{why} {SHOW_GPUS_HINT}")
         hide_memory()  # this process may hold keys, and a candidate may be the same user
         try:
-            cache.make(self._shared)  # what is not there cannot be opened to a confined process
+            cache.ensure(self._shared)  # what is not there cannot be opened to a confined process
             self._folder = tempfile.TemporaryDirectory(prefix="stark-", ignore_cleanup_errors=True)
             self._claim = os.open(self._folder.name, os.O_RDONLY)
         except OSError as error:
@@ -158,8 +158,8 @@ class Worker:
         try:
             async with lane.alone():
                 yield lane
-        except MachineryFault as fault:
-            if UNHEALTHY in str(fault) and self._healthy > 1:
+        except GpuUnhealthy as fault:
+            if self._healthy > 1:
                 usable = False
                 self._healthy -= 1
                 log.warning("GPU %s is unhealthy and is not used any more: %s", lane.name, fault)

@@ -17,7 +17,7 @@ from paths import ROOT
 from stark.core.task import Task
 from stark_worker.protocol.baselines import BASELINES, EAGER
 from stark_worker.protocol.errors import MachineryFault, Outcome, TaskFault
-from stark_worker.protocol.report import DEGENERATE, EvalReport, Timing
+from stark_worker.protocol.report import EvalReport, Timing
 from stark_worker.protocol.request import Entry, EvalRequest, KernelBenchVersion, Score, Target
 
 SCRIPT = ROOT / "benchmarks" / "studies" / "baselines.py"
@@ -99,7 +99,7 @@ def test_a_fault_of_the_machine_is_tried_again(baselines):
 
 
 def test_a_task_is_marked_with_why(baselines):
-    degenerate = EvalReport(Outcome.OK, OK.timing, checks={DEGENERATE: "Zeros are accepted."})
+    degenerate = EvalReport(Outcome.OK, OK.timing, degenerate="Zeros are accepted.")
     judge = Judge(degenerate, OK, OK, TaskFault("forward() fails"), EvalReport(Outcome.OUT_OF_MEMORY, log="too large"))
     rows = {}
     assert work(baselines, judge, rows, names=("zeros", "broken", "large"))

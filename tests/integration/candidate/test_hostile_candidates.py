@@ -76,7 +76,7 @@ def test_it_gets_its_outcome_in_time_and_leaves_nothing(name, worker):
         report = worker.judge(replace(RIGHT, candidate_source=source, limits=LIMITS))
         took = time.monotonic() - began
     assert report.outcome is outcome, report
-    assert report.sandbox, "wherever it ran, the report says how far it was locked in"
+    assert report.sandbox_level, "wherever it ran, the report says how far it was locked in"
     assert len(report.log) < 6_000
     assert took - sum(late) < LIMITS.build_s + LIMITS.run_s + 1.0, late
     assert worker.left() == (set(), set())

@@ -19,9 +19,9 @@ from stark.core.settings import EvaluationSettings
 from stark.evaluation.folder import FolderEvaluator
 from stark_worker.protocol.codec import to_json
 from stark_worker.protocol.errors import Outcome
-from stark_worker.protocol.folder import PARTS
-from stark_worker.protocol.request import EvalRequest, Limits, Target
-from stark_worker.scheduler.serve import KEPT_S
+from stark_worker.protocol.folder import FOLDERS
+from stark_worker.protocol.request import Entry, EvalRequest, Limits, Target
+from stark_worker.scheduler.serve import ANSWER_LIFETIME_S
 from waiting import wait_until
 from worker_fixture import SOURCES, below, serving
 
@@ -45,8 +45,8 @@ RIGHT = TASK.replace("class Model(", "class ModelNew(")
 WRONG = RIGHT.replace("+ 1", "+ 1.5")
 
 
-def evaluator(folder: Path, patience_s: float = 60.0, **settings) -> FolderEvaluator:
-    return FolderEvaluator(EvaluationSettings(folder=str(folder), patience_s=patience_s, **settings))
+def evaluator(folder: Path, worker_timeout_s: float = 60.0, **settings) -> FolderEvaluator:
+    return FolderEvaluator(EvaluationSettings(folder=str(folder), worker_timeout_s=worker_timeout_s, **settings))
 
 
 def evaluate(folder: Path, *sources: str, task: str = TASK):
@@ -58,7 +58,7 @@ def evaluate(folder: Path, *sources: str, task: str = TASK):
 
 
 def left_in(folder: Path) -> list[Path]:
-    return [path for part in PARTS for path in (folder / part).iterdir()]
+    return [path for part in FOLDERS for path in (folder / part).iterdir()]
 
 
 def test_requests_are_answered_and_nothing_is_left(tmp_path):
@@ -124,7 +124,7 @@ def test_hosts_that_ask_the_same_at_once_both_get_an_answer(tmp_path):
 def test_what_nobody_fetched_for_long_goes_when_a_worker_starts(tmp_path):
     for part in ("answers", "asked"):
         (tmp_path / part).mkdir()
-        for name, age_s in (("old.json", KEPT_S + 60), ("new.json", KEPT_S - 60)):
+        for name, age_s in (("old.json", ANSWER_LIFETIME_S + 60), ("new.json", ANSWER_LIFETIME_S - 60)):
             (tmp_path / part / name).write_text("{}")
             os.utime(tmp_path / part / name, (time.time() - age_s,) * 2)
     with serving(tmp_path):
@@ -188,12 +188,15 @@ def test_a_candidate_that_ends_the_referee_every_time_has_crashed(tmp_path):
     assert "died every time" in report.log
 
 
-IMPATIENT = "import sys; from stark_worker import __main__, lane; lane.SLACK_S = -19.0; __main__.main(sys.argv[1:])"
+IMPATIENT = (
+    "import sys; from stark_worker import __main__; from stark_worker.scheduler import lane; "
+    "lane.REFERENCE_SLACK_S = -19.0; __main__.main(sys.argv[1:])"
+)
 
 
 def test_a_referee_that_never_answers_is_the_candidates_doing_but_not_the_references(tmp_path):
     slow = EvalRequest(TASK, SLEEPING, limits=Limits(build_s=10.0, run_s=10.0))
-    reference = replace(slow, task_source=TASK + "\nimport time\ntime.sleep(60)\n", entry="Model")
+    reference = replace(slow, task_source=TASK + "\nimport time\ntime.sleep(60)\n", entry=Entry.REFERENCE)
 
     async def ask():
         async with evaluator(tmp_path) as judge:
@@ -209,7 +212,8 @@ def test_a_referee_that_never_answers_is_the_candidates_doing_but_not_the_refere
 
 
 HURRIED = (
-    "import sys; from stark_worker import __main__, folder; folder.AGAIN_S, folder.LASTING_S = 0.2, 3.0; "
+    "import sys; from stark_worker import __main__; from stark_worker.scheduler import serve; "
+    "serve.RETRY_EVERY_S, serve.GIVE_UP_AFTER_S = 0.2, 3.0; "
     "sys.exit(__main__.main(sys.argv[1:]))"
 )
 
@@ -274,7 +278,7 @@ asyncio.run(main())
 
 def test_no_worker_is_said_plainly(tmp_path):
     async def ask():
-        async with evaluator(tmp_path, patience_s=0.3) as judge:
+        async with evaluator(tmp_path, worker_timeout_s=0.3) as judge:
             await judge.evaluate(EvalRequest(TASK, RIGHT))
 
     with pytest.raises(EvaluatorError, match="python -m stark_worker serve"):

@@ -19,7 +19,7 @@ from stark.core.settings import EvaluationSettings
 from stark.evaluation.local import check_machine
 from stark.evaluation.open import open_evaluator
 from stark_worker.processes import handles
-from stark_worker.protocol.errors import MachineryFault, Outcome
+from stark_worker.protocol.errors import GpuUnhealthy, MachineryFault, Outcome
 from stark_worker.protocol.report import EvalReport
 from stark_worker.protocol.request import Target
 from stark_worker.scheduler import lane, worker
@@ -100,7 +100,7 @@ def test_a_fault_of_the_machinery_is_retried_and_then_told(tmp_path, monkeypatch
 
 def test_a_worker_that_hangs_is_ended_and_not_tried_again(tmp_path, monkeypatch):
     monkeypatch.setattr(lane, "SLACK_S", -149.5)
-    monkeypatch.setattr(handles, "GONE_S", 0.5)
+    monkeypatch.setattr(handles, "EXIT_TIMEOUT_S", 0.5)
     pretend_worker(tmp_path, monkeypatch, "exec sleep 6420.75")
     with pytest.raises(EvaluatorError, match="No answer within"):
         asyncio.run(evaluate(open_evaluator(EvaluationSettings(allow_weak_sandbox=True)), REFERENCE))
@@ -141,11 +141,11 @@ def evaluated_while(name: str, source: str) -> tuple[EvalReport, EvalReport]:
 
 def test_a_killed_nursery_takes_nobody_with_it():
     napping = SLEEPING.replace("6420.25", "2.25") + "\n" + RIGHT.candidate_source
-    during, after = evaluated_while("stark-nursery", napping)
+    during, after = evaluated_while("stark-forksrv", napping)
     assert during.outcome is after.outcome is Outcome.OK, (during, after)
 
 
-@pytest.mark.parametrize("name", ["stark-warden", "stark-candidate", "stark-referee"])
+@pytest.mark.parametrize("name", ["stark-supervise", "stark-candidate", "stark-referee"])
 def test_whoever_is_killed_the_next_evaluation_is_normal(name):
     killed, right = evaluated_while(name, SLEEPING)
     assert killed.outcome in (Outcome.CRASH, Outcome.OUT_OF_MEMORY), killed
@@ -174,12 +174,12 @@ def test_an_unhealthy_gpu_is_not_used_again(tmp_path, monkeypatch):
 
     async def use_all():
         used = []
-        async with worker.Station(Target.CUDA, tmp_path) as here:
+        async with worker.Worker(Target.CUDA, tmp_path) as here:
             for _ in range(4):
                 with contextlib.suppress(MachineryFault):
                     async with here._lane() as lane:
                         used.append(lane.name)
-                        raise MachineryFault("GPU unhealthy: sticky")
+                        raise GpuUnhealthy("GPU unhealthy: sticky")
         return used
 
     assert asyncio.run(use_all()) == ["0", "1", "1", "1"]

@@ -11,14 +11,14 @@ import pytest
 import stark
 from fakes import TASK, HashEvaluator
 from stark.analysis.results import read_results
-from stark.bench.grid import make_grid, settings_maker
+from stark.bench.grid import make_grid, settings_factory
 from stark.bench.runner import run_grid
 from stark.core.errors import EvaluatorError
 from stark.core.task import Task
 from stark.store.lookup import stored_reports, stored_timings
 from stark.store.open import open_store
 from stark_worker.protocol.report import Timing
-from stark_worker.protocol.request import Score
+from stark_worker.protocol.request import Entry, Score
 
 OPTIONS = {"roles": {"model": "fakes:PretendModel"}, "budget": {"attempts": 6}}
 
@@ -66,12 +66,12 @@ class TwoClocks(HashEvaluator):
 
 def test_a_store_with_both_scores_gives_each_its_own_report(task, tmp_path):
     options = {"roles": {"model": "fakes:PretendModel"}, "evaluation": {"evaluator": f"{__name__}:TwoClocks"}}
-    settings_of = settings_maker(None, [], {**options, "budget": {"attempts": 4}})
+    settings_of = settings_factory(None, [], {**options, "budget": {"attempts": 4}})
     cells = make_grid([Task("task", TASK)], ["sampling"], [], 1, settings_of)
     ignored = lambda cell, ending, standing: None  # noqa: E731
     asyncio.run(run_grid(cells, tmp_path / "store", 1, ignored, both_scores=True))
     _, judged = stored_reports(str(tmp_path / "store"))
-    told = {key[3]: report.timing.median_ms for key, report in judged.items() if key[2] == "Model" and not key[4]}
+    told = {key[3]: report.timing.median_ms for key, report in judged.items() if key[2] == Entry.REFERENCE and not key[4]}
     assert told == {Score.VERIFIED: 10.0, Score.KERNELBENCH: 20.0}
     (theirs,) = [run for run in read_results(tmp_path / "store") if run.score.startswith("kernelbench")]
     assert stored_timings(tmp_path / "store", [theirs.run_id])[theirs.run_id, 0] == Timing((20.0,))

@@ -1,4 +1,4 @@
-"""Bundles from the command line, and what a stranger's task can do to the machine it is verified on."""
+"""Bundles from the command line, and what an untrusted task can do to the machine it is verified on."""
 
 from __future__ import annotations
 
@@ -20,8 +20,9 @@ from fakes import digest as hashed
 from paths import TESTS
 from stark.evaluation.bundle import Bundle, pack, unpack
 from stark_worker.protocol.errors import MachineryFault, Outcome, TaskFault
+from stark_worker.protocol.isolation import Level
 from stark_worker.protocol.request import Limits
-from worker_fixture import stationed
+from worker_fixture import running_worker
 
 PRETEND = ["--evaluator", "fakes:HashEvaluator"]
 
@@ -131,7 +132,7 @@ def test_a_kernel_no_run_made_is_judged_and_verified_for_real(tmp_path):
     assert "isolation of the reference: " in done.stdout
 
 
-# -- the referee of a stranger's task ---------------------------------------------------------------------------------
+# -- the referee of an untrusted task ------------------------------------------------------------------------------------
 
 TRIES = f"""
 import os, socket, stat
@@ -161,9 +162,9 @@ FORGED = {
 
 
 @pytest.fixture(scope="module")
-def station(tmp_path_factory):
-    with stationed(tmp_path_factory.mktemp("shared") / "cache") as station:
-        yield station
+def worker(tmp_path_factory):
+    with running_worker(tmp_path_factory.mktemp("shared") / "cache") as worker:
+        yield worker
 
 
 @pytest.fixture
@@ -174,40 +175,40 @@ def secret(tmp_path_factory):
 
 
 @pytest.mark.parametrize("name", REFUSED)
-def test_a_strangers_task_is_confined(station, secret, name):
+def test_a_strangers_task_is_confined(worker, secret, name):
     task = TASK + TRIES + REFUSED[name].format(secret=secret)
-    request = replace(RIGHT, task_source=task, stranger=True)
-    report = station.judge(request)
+    request = replace(RIGHT, task_source=task, untrusted_task=True)
+    report = worker.judge(request)
     assert report.outcome is Outcome.OK, report.log
-    assert report.checks["isolation of the reference"].partition(":")[0] in ("strong", "standard")
-    assert station.left() == (set(), set())
+    assert report.reference_isolation.level in (Level.STRONG, Level.STANDARD)
+    assert worker.left() == (set(), set())
 
 
 def test_an_ordinary_user_confines_it_too():
     def judged():
-        with stationed(Path(tempfile.mkdtemp()) / "cache") as station:
-            return station.judge(replace(RIGHT, stranger=True))
+        with running_worker(Path(tempfile.mkdtemp()) / "cache") as worker:
+            return worker.judge(replace(RIGHT, untrusted_task=True))
 
     report = as_ordinary_user(judged)
     assert report.outcome is Outcome.OK, report.log
-    assert report.checks["isolation of the reference"].startswith("standard")
+    assert report.reference_isolation.level is Level.STANDARD
 
 
-def test_without_being_asked_for_it_is_not(station, secret):
+def test_without_being_asked_for_it_is_not(worker, secret):
     """So that the test above tests something."""
     task = TASK + TRIES + REFUSED["reading a file of the user's"].format(secret=secret)
     with pytest.raises(TaskFault, match="it was possible"):
-        station.judge(replace(RIGHT, task_source=task))
+        worker.judge(replace(RIGHT, task_source=task))
 
 
 @pytest.mark.parametrize("name", FORGED)
-def test_a_strangers_task_that_speaks_for_the_referee_harms_nobody(station, secret, name):
+def test_a_strangers_task_that_speaks_for_the_referee_harms_nobody(worker, secret, name):
     does, says = FORGED[name]
     message = json.dumps({"did": says}).encode()
     says_it = f"[os.write(number, {message!r}) for number in channels()]\nimport time; time.sleep(60)"
     task = TASK + TRIES + does.format(secret=secret) + "\n" + says_it
     with pytest.raises((MachineryFault, ValueError)) as fault:
-        station.judge(replace(RIGHT, task_source=task, stranger=True, limits=Limits(60.0, 60.0)))
+        worker.judge(replace(RIGHT, task_source=task, untrusted_task=True, limits=Limits(60.0, 60.0)))
     assert "canary" not in str(fault.value)
-    assert station.left() == (set(), set())
-    assert station.judge(RIGHT).outcome is Outcome.OK
+    assert worker.left() == (set(), set())
+    assert worker.judge(RIGHT).outcome is Outcome.OK

@@ -15,7 +15,7 @@ from adversarial.processes import CHANNELS
 from conformance.evaluator import BROKEN_TASK, KERNEL, REFERENCE, RIGHT, TASK
 from stark_worker.protocol.codec import from_json, to_json
 from stark_worker.protocol.errors import MachineryFault, Outcome
-from stark_worker.protocol.report import DeviceFacts, EvalReport
+from stark_worker.protocol.report import Check, DeviceFacts, EvalReport
 from stark_worker.protocol.request import Entry, EvalRequest, Precision, Score, Target
 from worker_fixture import running_worker
 
@@ -141,7 +141,7 @@ def test_the_reference_is_judged_like_any_candidate(judge):
     assert 15 <= len(report.timing.samples_ms) <= 100
     assert report.device
     assert report.device.cores == len(os.sched_getaffinity(0))
-    assert "double precision" in report.checks["correctness"]
+    assert "double precision" in report.checks[Check.CORRECTNESS]
 
 
 @pytest.mark.parametrize("name", FAILURES)
@@ -216,7 +216,7 @@ def test_a_candidate_may_work_in_place_where_the_reference_does(judge):
 def test_the_rules_of_kernelbench_can_be_asked_for(judge):
     report = judge(replace(REFERENCE, score=Score.KERNELBENCH))
     assert report.outcome is Outcome.OK, report.log
-    assert report.checks["weights"] == "by seed and order"
+    assert report.checks[Check.WEIGHTS] == "by seed and order"
 
 
 def test_a_fast_one_is_profiled(judge):
@@ -238,8 +238,8 @@ def test_numeric_settings_are_pinned_and_changes_are_noted(judge, judge_source):
     source = at_import("torch.backends.fp32_precision = 'tf32'; torch.backends.cuda.matmul.fp32_precision = 'tf32'")
     report = judge_source(source)
     assert report.outcome is Outcome.OK, report.log
-    assert "cuda.matmul.fp32_precision" in report.checks["precision"]
-    assert "precision" not in judge(REFERENCE).checks
+    assert "cuda.matmul.fp32_precision" in report.checks[Check.PRECISION]
+    assert Check.PRECISION not in judge(REFERENCE).checks
 
 
 @pytest.mark.parametrize("precision", [Precision.BF16, Precision.FP16])

@@ -12,7 +12,7 @@ from conformance.evaluator import TASK
 from stark_worker.protocol.baselines import COMPILED, EAGER
 from stark_worker.protocol.codec import from_json
 from stark_worker.protocol.errors import Outcome
-from stark_worker.protocol.report import EvalReport
+from stark_worker.protocol.report import Check, EvalReport
 
 RIGHT = TASK.replace("class Model(", "class ModelNew(")
 FILES = {
@@ -69,7 +69,7 @@ def test_the_report_comes_as_json_by_either_score(work):
     done = judge(work, "right.py", "--json", "--score", "kernelbench")
     report = from_json(EvalReport, done.stdout)
     assert report.outcome is Outcome.OK, report.log
-    assert report.checks["weights"] == "by seed and order"
+    assert report.checks[Check.WEIGHTS] == "by seed and order"
     assert report.labels
 
 

@@ -16,19 +16,32 @@ from hypothesis import strategies as st
 from stark.core.errors import BundleError
 from stark.core.records import Final
 from stark.core.settings import EvaluationSettings
-from stark.evaluation.bundle import MANIFEST, MEMBERS, MOST_BYTES, Bundle, Claim, digest, pack, read, unpack
+from stark.evaluation.bundle import (
+    MANIFEST,
+    MAX_BYTES,
+    MEMBERS,
+    Bundle,
+    Claim,
+    manifest_digest,
+    pack,
+    read_bundle,
+    unpack,
+)
 from stark.evaluation.verification import Verdict, Verification
 from stark_worker.protocol.errors import Outcome
+from stark_worker.protocol.isolation import Isolation, Level
 from stark_worker.protocol.report import DeviceFacts, EvalReport, Timing
 from stark_worker.protocol.request import Score
 
 HERE = DeviceFacts("this machine", "cpu", cores=2)
 
 
-def report(mine_ms: float = 1.0, rival_ms: float = 2.0, jitter: float = 0.01) -> EvalReport:
+def report(mine_ms: float = 1.0, opponent_ms: float = 2.0, jitter: float = 0.01) -> EvalReport:
     wobble = [1.0 + jitter * (number % 7 - 3) for number in range(30)]
-    timing, rival = Timing(tuple(mine_ms * by for by in wobble)), Timing((rival_ms,) * 30)
-    return EvalReport(Outcome.OK, timing, rival=rival, checks={"isolation": "strong: all"}, device=HERE, seeds={"w": 7})
+    timing, opponent = Timing(tuple(mine_ms * by for by in wobble)), Timing((opponent_ms,) * 30)
+    return EvalReport(
+        Outcome.OK, timing, opponent=opponent, isolation=Isolation(Level.STRONG, "all"), device=HERE, seeds={"w": 7}
+    )
 
 
 def final(verified: EvalReport, kernelbench: EvalReport | None = None) -> Final:
@@ -130,7 +143,7 @@ HOSTILE = {
     "a tolerance without end": (claiming(rtol=float("inf")), "cannot be read"),
     "a score nobody knows": (claiming(score="mine"), "cannot be read"),
     "a number out of bounds": (claiming(atol=10**400), "cannot be read"),
-    "samples without a partner": (reporting(rival={"samples_ms": [1.0]}), "in pairs"),
+    "samples without a partner": (reporting(opponent={"samples_ms": [1.0]}), "in pairs"),
     "a million samples": (reporting(timing={"samples_ms": [1.0] * 10**6}), "at most"),
     "a source that is no text": (with_content("kernel.py", b"\xff\xfe"), "cannot be read"),
 }
@@ -139,8 +152,8 @@ HOSTILE = {
 def test_it_comes_back_as_it_was_and_the_same_claim_makes_the_same_bytes():
     assert unpack(WHOLE) == bundle()
     assert pack(unpack(WHOLE)) == WHOLE == pack(bundle())
-    assert len(digest(WHOLE)) == 64
-    assert digest(WHOLE) != digest(pack(bundle(report(1.1))))
+    assert len(manifest_digest(WHOLE)) == 64
+    assert manifest_digest(WHOLE) != manifest_digest(pack(bundle(report(1.1))))
     assert tuple(zipfile.ZipFile(io.BytesIO(WHOLE)).namelist()) == MEMBERS
 
 
@@ -169,13 +182,13 @@ def test_noise_is_refused(noise):
 
 def test_a_file_that_is_missing_or_too_large_is_refused(tmp_path):
     with pytest.raises(BundleError, match="cannot be read"):
-        read(tmp_path / "missing")
+        read_bundle(tmp_path / "missing")
     with pytest.raises(BundleError, match="cannot be read"):
-        read(tmp_path)
+        read_bundle(tmp_path)
     with (tmp_path / "large").open("wb") as file:
-        file.truncate(MOST_BYTES + 1)
+        file.truncate(MAX_BYTES + 1)
     with pytest.raises(BundleError, match="larger"):
-        read(tmp_path / "large")
+        read_bundle(tmp_path / "large")
 
 
 FASTER, DOUBTFUL, SLOWER = report(), report(2.0, 2.0, 0.1), report(3.0, 2.0)

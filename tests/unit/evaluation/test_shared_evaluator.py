@@ -13,9 +13,9 @@ from stark.core.settings import EvaluationSettings
 from stark.evaluation.shared import SharedEvaluator
 from stark_worker.protocol.errors import Outcome
 from stark_worker.protocol.report import EvalReport, Timing
-from stark_worker.protocol.request import ALWAYS_MS, EvalRequest, Limits, Precision
+from stark_worker.protocol.request import ALWAYS_MS, Entry, EvalRequest, Limits, Precision
 
-REFERENCE = EvalRequest(TASK, TASK, entry="Model")
+REFERENCE = EvalRequest(TASK, TASK, entry=Entry.REFERENCE)
 CANDIDATE = EvalRequest(TASK, "class ModelNew: ...")
 
 
@@ -82,7 +82,7 @@ def test_a_broken_task_is_broken_for_everybody_but_a_fault_may_pass():
 def test_what_an_earlier_session_found_is_taken_over():
     known = EvalReport(Outcome.OK, Timing((7.0,)))
     shared = SharedEvaluator(HashEvaluator(EvaluationSettings()))
-    shared.learn(REFERENCE, known)
+    shared.add_reference(REFERENCE, known)
     assert asyncio.run(shared.evaluate(REFERENCE)) is known
 
 

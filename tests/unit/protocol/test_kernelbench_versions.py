@@ -25,7 +25,7 @@ V01, HEAD = KernelBenchVersion.V01, KernelBenchVersion.HEAD
     ],
 )
 def test_only_the_first_version_leaves_the_cache_as_it_is(score, version, flushed):
-    assert EvalRequest("", "", score=score, kernelbench_version=version).flushed is flushed
+    assert EvalRequest("", "", score=score, kernelbench_version=version).flushes_cache is flushed
 
 
 @pytest.mark.parametrize("flushed", [True, False])
@@ -45,9 +45,9 @@ def test_what_is_not_to_be_flushed_is_not(flushed, monkeypatch):
 
 
 def test_a_report_says_what_was_done_about_the_cache():
-    assert cuda.cache_told(True, 1, 0) == "flushed before every call"
+    assert cuda.describe_cache(True, 1, 0) == "flushed before every call"
     for burst in (1, 8):
-        assert cuda.cache_told(False, burst, 0).startswith("not flushed, as in KernelBench v0.1")
+        assert cuda.describe_cache(False, burst, 0).startswith("not flushed, as in KernelBench v0.1")
 
 
 def test_a_timing_has_the_mean_beside_the_median():

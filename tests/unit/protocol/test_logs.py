@@ -1,8 +1,14 @@
-"""What is shown of compilers' messages: the errors in the candidate's own lines, and nothing else."""
+"""What is shown of compilers' error_messages: the errors in the candidate's own lines, and nothing else."""
 
 from __future__ import annotations
 
-from stark_worker.protocol.logs import ERRORS, LOG_CHARACTERS, compiler_errors, in_candidate_lines, messages
+from stark_worker.protocol.logs import (
+    MAX_ERRORS,
+    MAX_LOG_CHARACTERS,
+    compiler_errors,
+    error_messages,
+    map_to_candidate_lines,
+)
 
 GCC = """\
 In file included from /usr/include/c++/12/vector:64,
@@ -30,7 +36,7 @@ cuda.cu(23): error: identifier "itn" is undefined
 
 
 def test_gcc_errors_keep_their_lines_and_lose_warnings_and_notes():
-    shown = compiler_errors(in_candidate_lines(GCC, {"main.cpp": 1}))
+    shown = compiler_errors(map_to_candidate_lines(GCC, {"main.cpp": 1}))
     assert shown.splitlines() == [
         "main.cpp:6:9: error: 'flaot' was not declared in this scope; did you mean 'float'?",
         "    7 |   const flaot* p = x.data_ptr<float>();",
@@ -40,7 +46,7 @@ def test_gcc_errors_keep_their_lines_and_lose_warnings_and_notes():
 
 
 def test_nvcc_errors_keep_their_lines():
-    shown = compiler_errors(in_candidate_lines(NVCC, {"cuda.cu": 3}))
+    shown = compiler_errors(map_to_candidate_lines(NVCC, {"cuda.cu": 3}))
     assert shown.splitlines() == [
         'cuda.cu(20): error: identifier "itn" is undefined',
         "      const itn threads = 256;",
@@ -63,13 +69,16 @@ def test_no_error_no_text():
 def test_long_output_is_bounded():
     text = "\n".join(f"main.cpp:{n}:1: error: no {n}\n  {n} | {'x' * 900}" for n in range(1000))
     shown = compiler_errors(text)
-    assert len(shown) <= LOG_CHARACTERS
-    assert len(messages(compiler_errors("\n".join(f"a.cpp:{n}:1: error: e" for n in range(99)))).splitlines()) == ERRORS
+    assert len(shown) <= MAX_LOG_CHARACTERS
+    assert (
+        len(error_messages(compiler_errors("\n".join(f"a.cpp:{n}:1: error: e" for n in range(99)))).splitlines())
+        == MAX_ERRORS
+    )
 
 
 def test_messages_are_without_the_shown_source():
-    assert messages(compiler_errors(NVCC)) == 'cuda.cu(23): error: identifier "itn" is undefined'
+    assert error_messages(compiler_errors(NVCC)) == 'cuda.cu(23): error: identifier "itn" is undefined'
 
 
 def test_names_of_the_light_headers_are_shown_as_torchs():
-    assert in_candidate_lines("no matching function for 'stark_light::Tensor'", {}).endswith("'at::Tensor'")
+    assert map_to_candidate_lines("no matching function for 'stark_light::Tensor'", {}).endswith("'at::Tensor'")

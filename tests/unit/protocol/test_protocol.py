@@ -10,8 +10,9 @@ from hypothesis import strategies as st
 
 from stark_worker.protocol.codec import ProtocolError, from_json, to_json
 from stark_worker.protocol.errors import Outcome
+from stark_worker.protocol.isolation import Isolation, Level
 from stark_worker.protocol.report import DeviceFacts, EvalReport, Kernels, Labels, Timing
-from stark_worker.protocol.request import EvalRequest, KernelBenchVersion, Limits, Precision, Score, Target
+from stark_worker.protocol.request import Entry, EvalRequest, KernelBenchVersion, Limits, Precision, Score, Target
 
 seconds = st.floats(0.001, 1e6)
 texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=50)
@@ -19,7 +20,9 @@ requests = st.builds(
     EvalRequest,
     task_source=texts,
     candidate_source=texts,
-    entry=texts,
+    entry=st.sampled_from(Entry),
+    opponent_source=st.none() | texts,
+    untrusted_task=st.booleans(),
     target=st.sampled_from(Target),
     precision=st.sampled_from(Precision),
     score=st.sampled_from(Score),
@@ -27,7 +30,7 @@ requests = st.builds(
     kernelbench_version=st.sampled_from(KernelBenchVersion),
     atol=st.none() | st.floats(0.0, 1e6),
     rtol=st.none() | st.floats(0.0, 1.0),
-    labelled=st.booleans(),
+    with_labels=st.booleans(),
     tf32=st.booleans(),
 )
 devices = st.builds(DeviceFacts, texts, texts, memory_gb=st.none() | seconds, toolchain=st.dictionaries(texts, texts))
@@ -39,11 +42,16 @@ labels = st.builds(
     kernels=st.none() | st.sampled_from(Kernels),
     other_shapes=st.dictionaries(texts, texts),
 )
+isolations = st.builds(Isolation, st.sampled_from(Level), texts)
 good = st.builds(
     EvalReport,
     st.just(Outcome.OK),
     timings,
     checks=st.dictionaries(texts, texts),
+    isolation=st.none() | isolations,
+    reference_isolation=st.none() | isolations,
+    degenerate=st.none() | texts,
+    busy_warning=st.none() | texts,
     device=st.none() | devices,
     labels=st.none() | labels,
     seeds=st.dictionaries(texts, st.integers(0, 2**32)),

@@ -9,12 +9,12 @@ import pytest
 from adversarial.processes import in_child
 from stark.core.settings import EvaluationSettings
 from stark.core.task import Task
-from stark.evaluation.requests import eval_request
+from stark.evaluation.requests import make_request
 from stark_worker.correctness.reference import Reference
 from stark_worker.device import cuda
 from stark_worker.protocol.request import EvalRequest, Precision, Target
 from stark_worker.referee.calls import write_job
-from stark_worker.scheduler.lane import _bench
+from stark_worker.scheduler.lane import referee_key
 
 TASK = """
 import torch
@@ -35,7 +35,7 @@ GPU = EvalRequest(TASK, TASK, target=Target.CUDA)
 @pytest.mark.parametrize("allowed", [False, True])
 def test_the_setting_reaches_the_request(allowed):
     settings = EvaluationSettings(target=Target.CUDA, **({"tf32": True} if allowed else {}))
-    assert eval_request(Task("task", TASK), TASK, settings).tf32 is allowed
+    assert make_request(Task("task", TASK), TASK, settings).tf32 is allowed
 
 
 @pytest.mark.parametrize("allowed", [False, True])
@@ -51,7 +51,7 @@ def test_it_is_pinned_for_matrix_products_and_convolutions(allowed):
 
 
 def test_referees_are_not_shared_between_the_two():
-    assert _bench(GPU) != _bench(replace(GPU, tf32=True))
+    assert referee_key(GPU) != referee_key(replace(GPU, tf32=True))
 
 
 @pytest.mark.parametrize(

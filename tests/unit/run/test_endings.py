@@ -15,7 +15,7 @@ from fakes import TASK, HashEvaluator
 from stark.analysis.results import read_results
 from stark.cli.main import app
 from stark.core.errors import SettingsError, StoreError, TaskError, UsageError
-from stark.run.api import change, go_on, prepare, start
+from stark.run.api import change_on_resume, prepare, resume_run, start
 from stark.run.config import load_settings
 from stark.store import schema
 from stark.store.open import open_store
@@ -123,28 +123,28 @@ def test_a_run_of_an_earlier_version_is_brought_up_to_date_and_goes_on(task, tmp
 )
 def test_another_model_gets_neither_address_nor_key_of_the_one_before_it(said, base_url, key):
     before = {"model": "qwen", "base_url": "http://localhost:8000/v1", "api_key_env": "WORK_KEY"}
-    after = change([], said)(load_settings(None, [], {"roles": before}))
+    after = change_on_resume([], said)(load_settings(None, [], {"roles": before}))
     assert (after.roles.plan.base_url, after.roles.plan.api_key_env) == (base_url, key)
 
 
 @pytest.mark.parametrize("words", ["roles.plan=foo", "roles=foo", "roles.solo=3"])
 def test_what_is_no_setting_is_told_as_such(words):
     with pytest.raises(SettingsError, match="There is no setting roles"):
-        change([words])
+        change_on_resume([words])
 
 
 def test_what_is_set_one_by_one_is_one_change():
     sets = ["roles.base_url=http://there/v1", "roles.model=other"]
-    after = change(sets)(load_settings(None, [], {"roles": {"model": "openai:gpt-5"}}))
+    after = change_on_resume(sets)(load_settings(None, [], {"roles": {"model": "openai:gpt-5"}}))
     assert (after.roles.code.model, after.roles.code.base_url) == ("other", "http://there/v1")
 
 
 def test_a_run_that_is_not_there_is_not_made(tmp_path):
     with pytest.raises(StoreError, match="There is no run"):
-        asyncio.run(go_on(tmp_path / "nowhere"))
+        asyncio.run(resume_run(tmp_path / "nowhere"))
     assert not (tmp_path / "nowhere").exists()
     with pytest.raises(StoreError):
-        asyncio.run(go_on(tmp_path / ("x" * 300)))
+        asyncio.run(resume_run(tmp_path / ("x" * 300)))
 
 
 def test_a_run_cannot_be_made_one_of_fewer_attempts(task, tmp_path):
@@ -182,7 +182,7 @@ def test_a_run_in_the_current_folder_has_a_name(task, tmp_path, monkeypatch):
 
 def test_a_run_without_a_faster_kernel_says_so(task, tmp_path, monkeypatch):
     async def evaluate(self, request):
-        return EvalReport(Outcome.OK, Timing((10.0 if request.entry == "Model" else 12.0,)))
+        return EvalReport(Outcome.OK, Timing((10.0 if request.is_reference else 12.0,)))
 
     monkeypatch.setattr(HashEvaluator, "evaluate", evaluate)
     words = ["--model", "fakes:PretendModel", "--evaluator", "fakes:HashEvaluator", "--attempts", 2]

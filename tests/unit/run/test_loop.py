@@ -19,6 +19,7 @@ from stark.core.errors import (
     TaskError,
     UsageError,
 )
+from stark.core.records import EventKind
 from stark.core.settings import RoleSettings
 from stark.core.tree import ROOT_ID, Role
 from stark.run import api, assembly
@@ -26,7 +27,7 @@ from stark.run.config import load_settings
 from stark.run.loop import Run
 from stark.store.open import open_store
 from stark_worker.protocol.errors import Outcome
-from stark_worker.protocol.report import DEGENERATE, DeviceFacts, EvalReport, Timing
+from stark_worker.protocol.report import DeviceFacts, EvalReport, Timing
 
 DEVICE = DeviceFacts("pretend device", "pretend", cores=1)
 
@@ -41,7 +42,7 @@ class Bench:
         self.model = PretendModel(RoleSettings())
         self.models = models or dict.fromkeys(Role, self.model)
         job = api.prepare(self._task(folder), self.settings, folder, hint=hint)
-        self.record = replace(assembly.unstarted(job, DEVICE), given=given)
+        self.record = replace(assembly.new_run_record(job, DEVICE), given=given)
 
     def _task(self, folder):
         folder.mkdir(exist_ok=True)
@@ -50,16 +51,16 @@ class Bench:
         return path
 
     @contextmanager
-    def run(self, amend=()):
+    def run(self, amend=(), listener=None):
         with closing(open_store(self.folder, write=True)) as store:
             if not store.runs():
                 store.create(self.record)
             if amend:
-                changed = api.change(amend)(self.settings)
+                changed = api.change_on_resume(amend)(self.settings)
                 store.amend(self.record.id, changed.model_dump(mode="json"))
             run = assembly.assemble(store.runs()[0], store, self.evaluator, self.events.append)
-            run.models = self.models
-            yield run
+            method, listener = replace(run.method, models=self.models), listener or self.events.append
+            yield Run(run.record, run.settings, store, method, self.evaluator, listener)
 
     def optimize(self, amend=()):
         with self.run(amend) as run:
@@ -89,7 +90,7 @@ def test_a_repair_inherits_plan_and_anchors(tmp_path):
 def test_every_coded_node_keeps_a_grounded_scaffold_and_its_share_outside(tmp_path):
     _, nodes, _ = Bench(tmp_path).optimize()
     coded = [node for node in nodes if node.role is Role.CODE]
-    assert all(node.plan.grounded and node.outside_share == 0 for node in coded)
+    assert all(node.plan.grounded and node.attempt.outside_share == 0 for node in coded)
 
 
 def test_the_root_is_evaluated_like_any_other_and_never_the_best(tmp_path):
@@ -239,7 +240,7 @@ def test_a_limit_on_tokens_or_money_holds_and_the_attempt_it_stopped_is_resumabl
 def test_a_limit_on_time_stops_attempts_in_flight(tmp_path):
     class Endless(HashEvaluator):
         async def evaluate(self, request):
-            if request.entry != "Model":
+            if not request.is_reference:
                 await asyncio.sleep(3600)
             return await super().evaluate(request)
 
@@ -262,11 +263,10 @@ def test_stop_lets_attempts_in_flight_land_and_resume_finishes_the_same_run(tmp_
     bench = Bench(tmp_path / "stopped")
 
     def stop_at_ten(event):
-        if event.kind == "landed" and event.number == 10:
+        if event.kind is EventKind.LANDED and event.number == 10:
             run.stop()
 
-    with bench.run() as run:
-        run._listener = stop_at_ten
+    with bench.run(listener=stop_at_ten) as run:
         result = asyncio.run(run.optimize())
     assert (result.reason, result.attempts) == ("stopped", 10)
     assert bench.optimize()[1] == whole
@@ -378,11 +378,11 @@ class Choosy(HashEvaluator):
 
     async def evaluate(self, request):
         await super().evaluate(request)
-        if request.rival_source is None:
+        if request.opponent_source is None:
             return EvalReport(Outcome.OK, Timing((10.0 - 0.1 * len(self.evaluated),)))
         self.held = self.held or request.candidate_source
         if request.candidate_source == self.held:
-            return EvalReport(Outcome.OK, Timing((5.0,)), rival=Timing((10.0,)))
+            return EvalReport(Outcome.OK, Timing((5.0,)), opponent=Timing((10.0,)))
         self.kills -= 1
         if self.kills == 0:
             raise RuntimeError("killed")
@@ -410,7 +410,7 @@ class Racy(HashEvaluator):
 
     async def evaluate(self, request):
         report = await super().evaluate(request)
-        if request.rival_source is None or report.timing is None:
+        if request.opponent_source is None or report.timing is None:
             return report
         self.finals += 1
         if self.finals == self.kills:
@@ -516,13 +516,12 @@ def test_time_is_kept_while_an_attempt_goes_on_and_planting_counts(tmp_path, mon
             await asyncio.sleep(0.4)
             return await super().evaluate(request)
 
-    with pytest.raises(UsageError, match="limit on time"):
+    with pytest.raises(UsageError, match="time limit"):
         Bench(tmp_path / "a", ["budget.wall_s=0.1"], evaluator=Slow(None)).optimize()
-    monkeypatch.setattr("stark.run.loop.CLOCK_S", 0.05)
+    monkeypatch.setattr("stark.run.budget.CLOCK_S", 0.05)
     bench = Bench(tmp_path / "b", ["budget.attempts=1"], evaluator=Slow(None))
     seen = []
-    with bench.run() as run:
-        run._listener = lambda event: seen.append(run.store.seconds(bench.record.id))
+    with bench.run(listener=lambda event: seen.append(run.store.seconds(bench.record.id))) as run:
         asyncio.run(run.optimize())
     assert any(seconds > 0.3 for seconds in seen[:-1])
 
@@ -542,7 +541,7 @@ def test_a_task_that_tests_nothing_is_refused_unless_allowed(tmp_path):
     class Idle(HashEvaluator):
         async def evaluate(self, request):
             report = await super().evaluate(request)
-            return replace(report, checks={DEGENERATE: "Zeros are accepted."}) if request.entry == "Model" else report
+            return replace(report, degenerate="Zeros are accepted.") if request.is_reference else report
 
     bench = Bench(tmp_path / "refused", evaluator=Idle(None))
     with pytest.raises(TaskError, match="Zeros are accepted"):
@@ -591,9 +590,9 @@ def test_ask_and_tell_can_be_driven_by_hand(tmp_path):
         assert isinstance(run, Run)
 
         async def by_hand():
-            await run.plant()
+            await run.evaluate_root()
             while ticket := run.ask():
-                run.tell(ticket, await run.workflow.attempt(ticket, run.desk(ticket)))
+                run.tell(ticket, await run.method.workflow.attempt(ticket, run.context(ticket)))
 
         asyncio.run(by_hand())
         assert [node.id for node in run.tree] == [0, 1, 2]

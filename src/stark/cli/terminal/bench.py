@@ -10,15 +10,14 @@ from typing import TYPE_CHECKING
 from rich.table import Table
 from rich.text import Text
 
-from stark.cli.terminal.screen import console, limits_in_words, money_in_words
-from stark.core.records import DONE, Ending, Kind
-from stark_worker.protocol.report_text import plainly
+from stark.cli.terminal.screen import console, format_limits, format_money
+from stark.core.records import Ending, EndReason, Kind
+from stark_worker.protocol.report_text import strip_control_chars
 
 if TYPE_CHECKING:  # both pull in the agents, which `stark --help` need not wait for
     from stark.bench.cell import Cell
     from stark.bench.forecast import Forecast
-    from stark.bench.runner import Standing
-from stark.core.records import meaning
+    from stark.bench.runner import BenchProgress
 
 
 def show_tasks(cells: Sequence[Cell]) -> None:
@@ -30,7 +29,7 @@ def show_tasks(cells: Sequence[Cell]) -> None:
     console.print(Text(f"{len(names)} tasks, {searches} searches, {len(cells) - searches} other measurements."))
 
 
-def show_forecast(forecast: Forecast, at_once: int) -> None:
+def show_forecast(forecast: Forecast, parallel_runs: int) -> None:
     """What a benchmark will probably take."""
     pace = forecast.pace
     usage, models = forecast.usage, " and ".join(forecast.models) or "nobody"
@@ -39,7 +38,7 @@ def show_forecast(forecast: Forecast, at_once: int) -> None:
         Text(
             f"{forecast.attempts:,} attempts by {models}: about {forecast.calls:,} calls, {usage.input_tokens:,} "
             f"tokens in, {usage.output_tokens:,} out, {money}; about {forecast.hours:.1f} hours on one lane with "
-            f"{at_once} runs at once."
+            f"{parallel_runs} runs at once."
         )
     )
     console.print(
@@ -55,7 +54,7 @@ def show_forecast(forecast: Forecast, at_once: int) -> None:
 
 def _most(forecast: Forecast) -> str:
     """What the runs cannot exceed together."""
-    cap = limits_in_words(None if forecast.usd is None else forecast.most_usd, forecast.most_tokens)
+    cap = format_limits(None if forecast.usd is None else forecast.most_usd, forecast.most_tokens)
     if cap:
         return f"The runs stop before they have spent {cap} together."
     return "Without a price no limit on money holds: the runs need --tokens to start."
@@ -65,25 +64,25 @@ class GridProgress:
     """One line per run that ended: what became of it, how far the benchmark is, what is left."""
 
     def __init__(self) -> None:
-        self.endings: Counter[str] = Counter()
+        self.endings: Counter[EndReason] = Counter()
 
-    def __call__(self, cell: Cell, ending: Ending, standing: Standing) -> None:
+    def __call__(self, cell: Cell, ending: Ending, standing: BenchProgress) -> None:
         self.endings[ending.reason] += 1
         left = ""
         if standing.seconds_left is not None:
             money = "" if standing.usd_left is None else f" and ${standing.usd_left:,.2f}"
             left = f"; about {standing.seconds_left / 3600:.1f} h{money} left"
-        how = Text(meaning(ending.reason), "green" if ending.reason == DONE else "yellow")
+        how = Text(ending.reason.meaning, "green" if ending.reason == EndReason.DONE else "yellow")
         console.print(
             Text.assemble(
                 (f"{standing.ended}/{standing.cells} ", "bold"),
                 f"{cell.id}: ",
                 how,
-                (f"  [{standing.made}/{standing.attempts} attempts, {money_in_words(standing.usd)}{left}]", "dim"),
+                (f"  [{standing.made}/{standing.attempts} attempts, {format_money(standing.usd)}{left}]", "dim"),
             )
         )
         if ending.message:
-            console.print(Text(plainly(f"    {ending.message}"), "yellow"))
+            console.print(Text(strip_control_chars(f"    {ending.message}"), "yellow"))
 
 
 def show_endings(progress: GridProgress, folder: Path) -> None:
@@ -91,7 +90,7 @@ def show_endings(progress: GridProgress, folder: Path) -> None:
     if progress.endings:
         table = Table("this session", "runs", box=None, pad_edge=False)
         for reason, count in sorted(progress.endings.items()):
-            table.add_row(meaning(reason), str(count))
+            table.add_row(reason.meaning, str(count))
         console.print(table)
     else:
         console.print(Text("Everything was done before."))

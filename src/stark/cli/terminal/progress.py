@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING
 
 from rich.text import Text
 
-from stark.core.records import Event
-from stark.core.tree import ROOT_ID, Node, Role
+from stark.core.records import Event, EventKind
+from stark.core.tree import ROOT_ID, Attempt, Node, Role
 from stark_worker.protocol import report_text
 from stark_worker.protocol.report import EvalReport
-from stark_worker.protocol.report_text import plainly
+from stark_worker.protocol.report_text import strip_control_chars
 
 if TYPE_CHECKING:  # both pull in the agents, which `stark --help` need not wait for
     pass
@@ -25,7 +25,7 @@ class Progress:
         self._root_ms: float | None = None
 
     def __call__(self, event: Event) -> None:
-        if event.kind == "landed" and event.node is not None:
+        if event.kind is EventKind.LANDED and event.node is not None:
             if event.node.id == ROOT_ID:
                 self._root_ms = event.node.runtime_ms
             self._line(
@@ -33,14 +33,14 @@ class Progress:
                 format_verdict(event.node, self._root_ms),
                 format_headline(event.node),
             )
-        elif event.kind == "begun" and event.node is not None:
+        elif event.kind is EventKind.BEGUN and event.node is not None:
             doing = "repairs" if event.node.failed else "builds on"
             self._line(f"{format_name(event.number):>5}  ", Text(f"{doing} {format_name(event.node.id)}", "dim"))
-        elif event.kind in ("asking", "evaluating"):
-            what = f"asks the {event.text} agent" if event.kind == "asking" else "is compiled, checked and timed"
+        elif event.kind in (EventKind.ASKING, EventKind.EVALUATING):
+            what = f"asks the {event.text} agent" if event.kind is EventKind.ASKING else "is compiled, checked and timed"
             self._line(f"{format_name(event.number):>5}  ", Text(what, "dim"))
-        elif event.kind == "note":
-            self._line("", Text(plainly(event.text), "yellow"))
+        elif event.kind is EventKind.NOTE:
+            self._line("", Text(strip_control_chars(event.text), "yellow"))
 
     def learn(self, nodes: Sequence[Node]) -> None:
         """Take the reference's time from a stored run."""
@@ -60,6 +60,6 @@ class Baselines:
         if self._first_ms is None and report.timing is not None:
             self._first_ms = report.timing.median_ms
         console.print(
-            Text.assemble(f"{name:<28}", format_verdict(Node(1, ROOT_ID, Role.GIVEN, None, report), self._first_ms))
+            Text.assemble(f"{name:<28}", format_verdict(Node(1, ROOT_ID, Attempt(Role.GIVEN, None, report)), self._first_ms))
         )
-        show_warnings(report_text.warnings(report) + report_text.doubts(report))
+        show_warnings(report_text.task_warnings(report) + report_text.timing_warnings(report))

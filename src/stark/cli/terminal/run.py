@@ -13,12 +13,12 @@ from rich.text import Text
 
 from stark.cli.terminal.command import command
 from stark.core.records import Final
-from stark.core.tree import ROOT_ID, Node, Role
+from stark.core.tree import ROOT_ID, Attempt, Node, Role
 from stark.models.open import describe
 from stark_worker.protocol import report_text
 from stark_worker.protocol.codec import to_json
-from stark_worker.protocol.report import DEGENERATE, EvalReport
-from stark_worker.protocol.report_text import plainly
+from stark_worker.protocol.report import EvalReport
+from stark_worker.protocol.report_text import strip_control_chars
 from stark_worker.protocol.request import Score
 
 if TYPE_CHECKING:  # both pull in the agents, which `stark --help` need not wait for
@@ -27,12 +27,12 @@ if TYPE_CHECKING:  # both pull in the agents, which `stark --help` need not wait
 from stark.cli.terminal.screen import (
     console,
     format_fact,
+    format_limits,
+    format_money,
     format_ms,
     format_name,
     format_title,
     format_verdict,
-    limits_in_words,
-    money_in_words,
     show_facts,
     show_warnings,
 )
@@ -56,7 +56,7 @@ def show_result(
     console.print()
     console.print(_comparison(result, compiled))
     console.print()
-    spent = f"{result.spent.tokens:,} tokens, {money_in_words(result.spent.usd if priced else None)}"
+    spent = f"{result.spent.tokens:,} tokens, {format_money(result.spent.usd if priced else None)}"
     console.print(Text(f"{result.attempts} attempts, {spent}. Ended by: {result.reason}."))
     if result.final is not None:
         show_final(result.final, format_name(result.final.node_id))
@@ -89,7 +89,7 @@ def _comparison(result: Result, compiled: EvalReport | None) -> Table:
     Minutes lie between, and machines change: eager beside one is not always as fast as beside the other.
     """
     final = result.final.report if result.final else None
-    eager = final.rival if final and final.rival else result.root.report.timing
+    eager = final.opponent if final and final.opponent else result.root.report.timing
     ours = final.timing if final else result.best.report.timing if result.best else None
     table = Table(box=None, pad_edge=False)
     for column in ("", "time per call", "eager beside it", "speed"):
@@ -97,7 +97,7 @@ def _comparison(result: Result, compiled: EvalReport | None) -> Table:
     table.add_row("PyTorch eager", format_ms(eager.median_ms if eager else None), "", "1.00x")
     if compiled is not None and compiled.timing is None:
         table.add_row("torch.compile", f"cannot run here ({compiled.outcome.value.replace('_', ' ')})", "", "")
-    compared = [("torch.compile", compiled.timing, compiled.rival)] if compiled else []
+    compared = [("torch.compile", compiled.timing, compiled.opponent)] if compiled else []
     for name, timing, beside in (*compared, (_ours(result), ours, eager)):
         if timing and beside:
             speed = f"{beside.median_ms / timing.median_ms:.2f}x"
@@ -120,25 +120,25 @@ def show_final(final: Final, name: str) -> None:
             verdict = f"correct, {low:.2f}x to {high:.2f}x as fast as the reference (99 % confidence)"
         console.print(Text(f"{name} built the stock way, score {score}: {verdict}."))
     if final.verified.labels is not None:
-        console.print(Text(report_text.sentence(final.verified.labels), "dim"))
-    show_warnings(report_text.doubts(final.verified, final.kernelbench))
+        console.print(Text(report_text.format_labels(final.verified.labels), "dim"))
+    show_warnings(report_text.timing_warnings(final.verified, final.kernelbench))
 
 
 def show_verdict(report: EvalReport, reference: EvalReport, as_json: bool) -> None:
     """What the evaluator found out about one candidate."""
-    warnings = report_text.warnings(reference) + report_text.doubts(reference, report)
+    warnings = report_text.task_warnings(reference) + report_text.timing_warnings(reference, report)
     if as_json:
         console.out(_verdict_as_json(report, reference, warnings), highlight=False)
         return
-    node = Node(1, ROOT_ID, Role.GIVEN, None, report)
+    node = Node(1, ROOT_ID, Attempt(Role.GIVEN, None, report))
     root_ms = reference.timing.median_ms if reference.timing else None
     console.print(format_verdict(node, root_ms))
     show_warnings(warnings)
-    for name, text in report_text.median(report):
+    for name, text in report_text.median_facts(report):
         console.print(format_fact(name, text))
     show_facts(report)
     if report.log:
-        console.print(format_title("Log"), Text(plainly(report.log)))
+        console.print(format_title("Log"), Text(strip_control_chars(report.log)))
 
 
 def _verdict_as_json(report: EvalReport, reference: EvalReport, warnings: Sequence[str]) -> str:
@@ -149,7 +149,7 @@ def _verdict_as_json(report: EvalReport, reference: EvalReport, warnings: Sequen
         "mean_ms": timing.mean_ms if timing else None,
         "interval_ms": timing.interval_ms if timing else None,
         "reference_median_ms": reference.timing.median_ms if reference.timing else None,
-        DEGENERATE: reference.checks.get(DEGENERATE),
+        "degenerate": reference.degenerate,
         "warnings": list(warnings),
     }
     return json.dumps(json.loads(to_json(report)) | more, ensure_ascii=False)
@@ -163,13 +163,13 @@ def show_estimate(estimates: Sequence[Estimate], attempts: int, limit_usd: float
     for row in estimates:
         usage = row.usage
         tokens_in, tokens_out = f"{usage.input_tokens:,}", f"{usage.output_tokens:,}"
-        table.add_row(row.role, describe(row.model), str(row.calls), tokens_in, tokens_out, money_in_words(row.usd))
+        table.add_row(row.role, describe(row.model), str(row.calls), tokens_in, tokens_out, format_money(row.usd))
     console.print(table)
     prices = [row.usd for row in estimates if row.usd is not None]
     priced = len(prices) == len(estimates)
-    money = money_in_words(sum(prices) if priced else None)
+    money = format_money(sum(prices) if priced else None)
     tokens = sum(row.usage.total for row in estimates)
     calls = sum(row.calls for row in estimates)
     console.print(Text(f"{attempts} attempts: about {calls} calls, {tokens:,} tokens, {money}."))
-    cap = limits_in_words(limit_usd if priced else None, limit_tokens)
+    cap = format_limits(limit_usd if priced else None, limit_tokens)
     console.print(Text(f"Whatever happens, the run stops before it has spent {cap}. Nothing was started."))

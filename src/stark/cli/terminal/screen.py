@@ -20,7 +20,7 @@ from stark.report.table import Table as Figures
 from stark_worker.protocol import report_text
 from stark_worker.protocol.errors import Outcome
 from stark_worker.protocol.report import EvalReport
-from stark_worker.protocol.report_text import plainly
+from stark_worker.protocol.report_text import strip_control_chars
 
 if TYPE_CHECKING:  # both pull in the agents, which `stark --help` need not wait for
     pass
@@ -53,7 +53,7 @@ def show_warnings(warnings: Sequence[str]) -> None:
 
 def show_facts(report: EvalReport) -> None:
     """Labels and checks, the level of isolation among them."""
-    for name, text in report_text.facts(report):
+    for name, text in report_text.report_facts(report):
         console.print(format_fact(name, text))
 
 
@@ -92,12 +92,12 @@ def show_tables(facts: Sequence[str], tables: Sequence[Figures]) -> None:
 
 
 def _cell(text: str) -> Text:
-    return Text(plainly(text if len(text) <= LONGEST_CELL else f"{text[:LONGEST_CELL]}…"))
+    return Text(strip_control_chars(text if len(text) <= LONGEST_CELL else f"{text[:LONGEST_CELL]}…"))
 
 
 def show_error(error: StarkError) -> None:
     """One sentence on what happened, one on what to do."""
-    errors.print(Text.assemble(("error: ", "bold red"), plainly(error.message)))
+    errors.print(Text.assemble(("error: ", "bold red"), strip_control_chars(error.message)))
     if error.next_step:
         errors.print(Text(error.next_step))
 
@@ -110,12 +110,12 @@ def show_bundle(file: Path, digest: str) -> None:
 
 def say(text: str) -> None:
     """A line for the user."""
-    console.print(Text(plainly(text)))
+    console.print(Text(strip_control_chars(text)))
 
 
 def format_verdict(node: Node, root_ms: float | None) -> Text:
     colour = "green" if node.report.outcome is Outcome.OK else "red"
-    return Text(report_text.verdict(node.report, None if node.id == ROOT_ID else root_ms), colour)
+    return Text(report_text.format_verdict(node.report, None if node.id == ROOT_ID else root_ms), colour)
 
 
 def format_headline(node: Node) -> Text:
@@ -125,7 +125,7 @@ def format_headline(node: Node) -> Text:
     first = next((line.strip("# *") for line in node.plan.advice.splitlines() if line.strip("# *")), "")
     short = first if len(first) <= 72 else first[:71] + "…"
     verb = "repair of: " if node.role is Role.DEBUG else ""
-    return Text(plainly(f"  {verb}{short}"), "dim")
+    return Text(strip_control_chars(f"  {verb}{short}"), "dim")
 
 
 def format_name(number: int | None) -> str:
@@ -136,12 +136,12 @@ def format_ms(value: float | None) -> str:
     return "" if value is None else f"{value:.3f} ms"
 
 
-def money_in_words(usd: float | None) -> str:
+def format_money(usd: float | None) -> str:
     """US dollars, if the prices are known."""
     return "price not known" if usd is None else f"${usd:,.2f}"
 
 
-def limits_in_words(usd: float | None, tokens: int | None) -> str:
+def format_limits(usd: float | None, tokens: int | None) -> str:
     """What cannot be exceeded: no money where a price is not known, for a limit on it holds nothing back then."""
     money = "" if usd is None else f"${usd:,.2f}"
     counted = "" if tokens is None else f"{tokens:,} tokens"
@@ -153,4 +153,4 @@ def format_title(text: str) -> Group:
 
 
 def format_code(source: str, language: str = "python") -> Syntax:
-    return Syntax(plainly(source.expandtabs(4)), language, background_color="default")
+    return Syntax(strip_control_chars(source.expandtabs(4)), language, background_color="default")

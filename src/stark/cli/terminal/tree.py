@@ -11,9 +11,9 @@ from rich.tree import Tree as Branches
 
 from stark.core.records import Call, Final, RunRecord
 from stark.core.tree import ROOT_ID, Node, Tree
-from stark.evaluation.confirmation import winner
+from stark.evaluation.confirmation import find_winner
 from stark.models.open import describe
-from stark_worker.protocol.report_text import plainly
+from stark_worker.protocol.report_text import strip_control_chars
 
 if TYPE_CHECKING:  # both pull in the agents, which `stark --help` need not wait for
     pass
@@ -38,11 +38,11 @@ def show_tree(record: RunRecord, nodes: Sequence[Node], models: Sequence[str] = 
     if not tree:
         console.print(Text("The run has no node yet."))
         return
-    level = tree.root.report.sandbox
+    level = tree.root.report.sandbox_level
     facts = [record.settings["method"], *map(describe, models), record.device.name]
     facts += [f"{level} sandbox"] if level else []
     console.print(Text.assemble((record.task.name, "bold"), f"  {', '.join(facts)}"))
-    _draw(tree, winner(tree, final))
+    _draw(tree, find_winner(tree, final))
     if final is not None:
         show_final(final, format_name(final.node_id))
 
@@ -76,7 +76,7 @@ def show_node(node: Node, parent: Node | None, calls: Sequence[Call]) -> None:
     console.print(format_title(f"Node {node.id} by {node.role}" + (f", child of {parent.id}" if parent else "")))
     console.print(format_verdict(node, None))
     for note in node.notes:
-        console.print(Text(plainly(f"note: {note}"), "yellow"))
+        console.print(Text(strip_control_chars(f"note: {note}"), "yellow"))
     if node.same_as is not None:
         console.print(Text(f"Same source as node {node.same_as}; its report was taken over."))
     show_facts(node.report)
@@ -84,17 +84,17 @@ def show_node(node: Node, parent: Node | None, calls: Sequence[Call]) -> None:
         _show_call(call)
     if node.plan is not None:
         grounded = "grounded" if node.plan.grounded else f"not grounded: {'; '.join(node.plan.violations)}"
-        console.print(format_title(f"Plan ({grounded})"), Text(plainly(node.plan.advice)))
+        console.print(format_title(f"Plan ({grounded})"), Text(strip_control_chars(node.plan.advice)))
         if node.plan.scaffold:
             console.print(format_title("Scaffold"), format_code(node.plan.scaffold))
     if node.source is not None:
         before = (parent.source or "") if parent else ""
         changed = difflib.unified_diff(before.splitlines(), node.source.splitlines(), "parent", "this", lineterm="")
         console.print(format_title("Change"), format_code("\n".join(changed), "diff"))
-        if node.outside_share is not None:
-            console.print(Text(f"{node.outside_share:.0%} of the change lies outside the anchors."))
+        if node.attempt.outside_share is not None:
+            console.print(Text(f"{node.attempt.outside_share:.0%} of the change lies outside the anchors."))
     if node.report.log:
-        console.print(format_title("Log"), Text(plainly(node.report.log)))
+        console.print(format_title("Log"), Text(strip_control_chars(node.report.log)))
 
 
 def _show_call(call: Call) -> None:
@@ -110,6 +110,6 @@ def _show_call(call: Call) -> None:
         ),
     )
     for message in call.messages:
-        console.print(Text(f"[{message.role}]", "bold dim"), Text(plainly(message.content), "dim"))
+        console.print(Text(f"[{message.role}]", "bold dim"), Text(strip_control_chars(message.content), "dim"))
     said = "\n".join(part for part in (call.reply.text, call.reply.arguments) if part)
-    console.print(Text("[reply]", "bold"), Text(plainly(said) or "(empty)"))
+    console.print(Text("[reply]", "bold"), Text(strip_control_chars(said) or "(empty)"))

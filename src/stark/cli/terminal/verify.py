@@ -1,4 +1,4 @@
-"""What ``stark verify`` says. What comes out of an archive is a stranger's text and is printed as plain letters."""
+"""What ``stark verify`` says. What comes out of an archive is untrusted text and is printed as plain letters."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from rich.text import Text
 from stark.cli.terminal.screen import console
 from stark.evaluation.verification import Verdict, Verification
 from stark_worker.protocol import report_text
-from stark_worker.protocol.report_text import plainly
+from stark_worker.protocol.report_text import strip_control_chars
 
 LONGEST = 300
 COLOURS = {Verdict.HOLDS: "bold green", Verdict.UNRESOLVED: "bold yellow", Verdict.FAILS: "bold red"}
@@ -42,22 +42,21 @@ def show_verification(verification: Verification, notes: Sequence[str]) -> None:
             Text(f"Claimed on another device, {_shortly(claim.device.name)}; this is {verification.device.name}.")
         )
     if found.verified.labels is not None:
-        console.print(Text(_shortly(report_text.sentence(found.verified.labels)), "dim"))
-    for name, text in found.report.checks.items():
-        if name.startswith("isolation"):
-            console.print(Text(f"{_shortly(name)}: {_shortly(text)}", "dim"))
+        console.print(Text(_shortly(report_text.format_labels(found.verified.labels)), "dim"))
+    for name, text in report_text.isolation_facts(found.report):
+        console.print(Text(f"{name}: {_shortly(text)}", "dim"))
     for note in notes:
         console.print(Text(note, "yellow"))
     if found.report.log:
-        console.print(Text(plainly(found.report.log), "dim"))
+        console.print(Text(strip_control_chars(found.report.log), "dim"))
     verdict = verification.verdict
     console.print(
-        Text.assemble((f"The claim {_named(verdict)} here. ", COLOURS[verdict]), plainly(verification.reason))
+        Text.assemble((f"The claim {_named(verdict)} here. ", COLOURS[verdict]), strip_control_chars(verification.reason))
     )
 
 
 def _shortly(text: str) -> str:
-    return plainly(text[:LONGEST])
+    return strip_control_chars(text[:LONGEST])
 
 
 def _named(verdict: Verdict) -> str:
