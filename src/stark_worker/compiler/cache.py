@@ -1,7 +1,7 @@
-"""Built extensions, shared between runs: each in a folder named by a hash of everything that decides it. No torch.
+"""The compile cache, shared between runs: a folder for each build, named by a hash of all its inputs. No torch.
 
-An extension is made in a folder beside and renamed into place, so nobody ever sees half of one, and of several that
-make the same the first wins. There are no locks, so none can go stale. Only the trusted side puts anything here.
+An entry is made in a temporary folder and renamed into place, so it is never seen half finished. If several processes
+make the same entry, the first wins. There are no locks. Only trusted processes write here.
 """
 
 from __future__ import annotations
@@ -17,72 +17,74 @@ from stark_worker.processes.workdir import RESOURCES_FILE
 from stark_worker.protocol.errors import MachineryFault
 
 CACHE_BYTES = 4 * 2**30
-ROOM_BYTES = 4 * 2**20  # that a compiler can count on
-KEPT_S = 3600.0  # an entry used within the hour, or a build begun within it, is left alone
+MIN_FREE_BYTES = 4 * 2**20
+MIN_AGE_S = 3600.0  # pruning keeps entries used and builds begun within this time
 
 LIBRARY = "*.so"
-_UNDER_WAY, _DEAD = ".build-", ".dead-"
+_BUILDING, _DELETING = ".build-", ".dead-"
 
 
-def default_cache() -> Path:
-    """Where built extensions are kept for this user."""
+def default_cache_dir() -> Path:
+    """Return the folder of this user's compile cache."""
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "stark" / "extensions"
 
 
-def make(cache: Path) -> None:
-    """Have the folder; a new one is for candidates to read, whoever they run as."""
+def ensure(cache: Path) -> None:
+    """Create the folder if it is missing. Every user can read it, because a candidate may run as any user."""
     if not cache.exists():
         cache.mkdir(parents=True, exist_ok=True)
         cache.chmod(0o755)
 
 
 def find(cache: Path, key: str, kind: str = LIBRARY) -> Path | None:
-    """The library of that key, or another kind of file, marked as used."""
+    """Return the library of that key, or another kind of file, and mark the entry as used; None if it is missing."""
     folder = cache / key
-    if found := _found_in(folder, kind):
-        with contextlib.suppress(OSError):  # another user's entry: used all the same, only not marked as used
+    if found := _find_in(folder, kind):
+        with contextlib.suppress(OSError):  # another user's entry cannot be marked
             os.utime(folder)
     return found
 
 
-def _found_in(folder: Path, kind: str) -> Path | None:
+def _find_in(folder: Path, kind: str) -> Path | None:
     return next(iter(sorted(folder.glob(kind))), None)
 
 
-def place_to_build(cache: Path) -> Path:
-    """A new folder to build in, where its result can be renamed into the cache."""
-    make(cache)
-    return Path(tempfile.mkdtemp(prefix=_UNDER_WAY, dir=cache))
+def new_build_dir(cache: Path) -> Path:
+    """Return a new folder to build in, from which the result can be renamed into the cache."""
+    ensure(cache)
+    return Path(tempfile.mkdtemp(prefix=_BUILDING, dir=cache))
 
 
-def publish(place: Path, cache: Path, key: str, kind: str = LIBRARY, beside: str = RESOURCES_FILE) -> Path | None:
-    """Make a finished build visible and return its library; where somebody was faster, theirs is as good.
+def publish(
+    build_dir: Path, cache: Path, key: str, kind: str = LIBRARY, companion: str = RESOURCES_FILE
+) -> Path | None:
+    """Add a finished build to the cache and return its library. If the entry exists already, return that library.
 
-    Whoever built it is not trusted: the library and what lies beside it are copied, if that is what they are.
+    The process that built it is not trusted: only regular files are copied.
     """
-    made = _found_in(place, kind)
-    if made is None or not _is_plain(made):
+    library = _find_in(build_dir, kind)
+    if library is None or not _is_regular(library):
         return None
-    files = [file for file in (made, place / beside) if _is_plain(file)]  # whichever goes meanwhile ends it
-    own = place_to_build(cache)
+    files = [file for file in (library, build_dir / companion) if _is_regular(file)]
+    entry = new_build_dir(cache)
     try:
         for file in files:
-            shutil.copyfile(file, own / file.name, follow_symlinks=False)
-            _reach_the_disk(own / file.name)  # or a machine that loses power has an empty one for good
-        own.chmod(0o755)  # a cache may be shared between users
-        with contextlib.suppress(OSError):  # somebody was faster
-            own.rename(cache / key)
+            shutil.copyfile(file, entry / file.name, follow_symlinks=False)
+            _sync_to_disk(entry / file.name)  # a power cut must not leave an empty library in the cache
+        entry.chmod(0o755)  # users may share a cache
+        with contextlib.suppress(OSError):  # another process was faster
+            entry.rename(cache / key)
     finally:
-        shutil.rmtree(own, ignore_errors=True)
+        shutil.rmtree(entry, ignore_errors=True)
     prune(cache)
     return find(cache, key, kind)
 
 
-def check_room(cache: Path) -> None:
-    """Tell a full disk, or a quota that is used up, from a candidate that does not compile."""
+def check_disk_space(cache: Path) -> None:
+    """Raise MachineryFault if the disk is full or a quota is used up, which is no fault of the candidate."""
     try:
         with tempfile.TemporaryFile(dir=cache) as file:
-            file.write(bytes(ROOM_BYTES))
+            file.write(bytes(MIN_FREE_BYTES))
             file.flush()
     except OSError as error:
         raise MachineryFault(
@@ -91,25 +93,25 @@ def check_room(cache: Path) -> None:
         ) from error
 
 
-def _reach_the_disk(file: Path) -> None:
+def _sync_to_disk(file: Path) -> None:
     with file.open("rb") as opened:
         os.fsync(opened.fileno())
 
 
-def _is_plain(file: Path) -> bool:
+def _is_regular(file: Path) -> bool:
     return file.is_file() and not file.is_symlink()
 
 
 def prune(cache: Path) -> None:
-    """Drop builds nobody will finish, and the entries that were not used for longest while there is too much."""
-    with contextlib.suppress(OSError):  # somebody else prunes too, or the cache is not ours to prune
+    """Remove abandoned builds and, while the cache is too large, the entries that were unused for longest."""
+    with contextlib.suppress(OSError):  # another process prunes too, or the cache belongs to another user
         entries = sorted((entry.stat().st_mtime, entry) for entry in cache.iterdir() if entry.is_dir())
         sizes = {entry: sum(file.stat().st_size for file in entry.iterdir()) for _, entry in entries}
         total = sum(sizes.values())
         for used, entry in entries:
-            unfinished = entry.name.startswith((_UNDER_WAY, _DEAD))
-            if time.time() - used > KEPT_S and (unfinished or total > CACHE_BYTES):
+            unfinished = entry.name.startswith((_BUILDING, _DELETING))
+            if time.time() - used > MIN_AGE_S and (unfinished or total > CACHE_BYTES):
                 total -= sizes[entry]
-                dead = cache / f"{_DEAD}{os.getpid()}-{entry.name}"
-                entry.rename(dead)  # first out of sight, so that nobody finds an entry with files missing
-                shutil.rmtree(dead, ignore_errors=True)
+                doomed = cache / f"{_DELETING}{os.getpid()}-{entry.name}"
+                entry.rename(doomed)  # first, so that no process finds an entry with files missing
+                shutil.rmtree(doomed, ignore_errors=True)

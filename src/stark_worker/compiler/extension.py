@@ -1,7 +1,7 @@
-"""Extensions of a candidate: ``load_inline`` and ``load`` of torch with a faster way behind them.
+"""A candidate's extensions: replaces torch's ``load_inline`` and ``load`` by a faster build.
 
-A call becomes an ``Extension``, which knows by which key it is found in a cache, how it is built and how it is loaded.
-In the mode "fast" the light headers are tried first and torch's own when they may be to blame; "stock" is torch's way.
+A call becomes an ``Extension``, which has a cache key and can be built and loaded. The mode "fast" tries the light
+headers first, and torch's own if the light ones may be at fault. The mode "stock" builds as torch does.
 """
 
 from __future__ import annotations
@@ -26,28 +26,28 @@ import torch
 from torch.utils import cpp_extension
 
 from stark_worker.compiler import cache, toolchain
-from stark_worker.compiler.toolchain import CPP_FILE, CUDA_FILE, CompileFailed, Request
-from stark_worker.processes.environment import NVCC
-from stark_worker.processes.workdir import READY_HEADER
-from stark_worker.protocol.logs import compiler_errors, in_candidate_lines
+from stark_worker.compiler.toolchain import CPP_FILE, CUDA_FILE, BuildRequest, CompileFailed
+from stark_worker.processes.environment import NVCC_VARIABLES
+from stark_worker.processes.workdir import PCH_HEADER
+from stark_worker.protocol.logs import compiler_errors, map_to_candidate_lines
 
 Mode = Literal["fast", "stock"]
 Build = Callable[[Path], Any]
 
-ENVIRONMENT = ("CC", "CXX", "CPATH", "CPLUS_INCLUDE_PATH", "LIBRARY_PATH", *NVCC)
+BUILD_VARIABLES = ("CC", "CXX", "CPATH", "CPLUS_INCLUDE_PATH", "LIBRARY_PATH", *NVCC_VARIABLES)
 
 _LOCAL_INCLUDE = re.compile(r'^\s*#\s*include\s*"([^"]+)"', re.MULTILINE)
 _UNDEFINED = re.compile(r"undefined symbol: (\w+)")
-_TORCHS = {name: inspect.unwrap(getattr(cpp_extension, name)) for name in ("load_inline", "load")}
+_TORCH_LOADERS = {name: inspect.unwrap(getattr(cpp_extension, name)) for name in ("load_inline", "load")}
 
 
 class BuildFailed(RuntimeError):
-    """A compiler refused. A RuntimeError, as from torch itself: candidates may expect one."""
+    """A compiler refused. It is a RuntimeError, as torch raises, because candidates may expect one."""
 
 
 @dataclass(frozen=True)
 class Extension:
-    """One call of ``load_inline`` or ``load``, all arguments by name, from a candidate that lies in ``home``."""
+    """One call of ``load_inline`` or ``load``, with all arguments by name, from a candidate in the folder ``home``."""
 
     function: str
     call: dict[str, Any]
@@ -55,139 +55,141 @@ class Extension:
     home: Path
 
     @functools.cached_property
-    def request(self) -> Request:
+    def request(self) -> BuildRequest:
         return _inline_request(self.call) if self.function == "load_inline" else _file_request(self.call)
 
     @property
     def key(self) -> str:
-        """Of everything that decides what is built."""
-        said = {name: repr(value) for name, value in self.call.items() if name not in ("verbose", "build_directory")}
-        flags = said.get("extra_cflags", "") + said.get("extra_cuda_cflags", "")
-        parts = [self.request.files, _local_headers(self.request), said, self.mode, _around(flags, self.request.cuda)]
-        return _hash(parts, self.home)
+        """A hash of everything that decides the build."""
+        arguments = {
+            name: repr(value) for name, value in self.call.items() if name not in ("verbose", "build_directory")
+        }
+        flags = arguments.get("extra_cflags", "") + arguments.get("extra_cuda_cflags", "")
+        surroundings = _surroundings(flags, self.request.cuda)
+        return _hash([self.request.files, _local_headers(self.request), arguments, self.mode, surroundings], self.home)
 
     @property
     def headers_key(self) -> str | None:
-        """Of the headers it begins with, where these can be made ready for all who begin so."""
-        options = toolchain.ready_options(self.request) if self.mode == "fast" else None
-        return None if options is None else _hash([options, _around(" ".join(options), False)], self.home)
+        """A hash of the precompiled headers it can use; None if it can use none."""
+        options = toolchain.pch_options(self.request) if self.mode == "fast" else None
+        return None if options is None else _hash([options, _surroundings(" ".join(options), False)], self.home)
 
-    def make_headers(self, folder: Path) -> None:
-        """Make these headers ready in this folder."""
-        toolchain.make_ready(self.request, folder)
+    def precompile_headers(self, folder: Path) -> None:
+        """Precompile its headers in this folder."""
+        toolchain.precompile_headers(self.request, folder)
 
-    def build(self, folder: Path, ready: Path | None = None) -> Any:
-        """Build it in this folder, and load it from there to see that it can be."""
-        stock = functools.partial(_stock, _TORCHS[self.function], self.call)
-        return _build(self.request, stock, self.mode, folder, ready)
+    def build(self, folder: Path, pch: Path | None = None) -> Any:
+        """Build it in this folder, and load it from there to prove that this works."""
+        stock = functools.partial(_build_stock, _TORCH_LOADERS[self.function], self.call)
+        return _build(self.request, stock, self.mode, folder, pch)
 
     def load(self, library: Path) -> Any:
-        """What torch would return: the module, or the library's path."""
+        """Return what torch would return: the module, or the library's path."""
         return _load(library, self.request)
 
 
 def install(make: Callable[[Extension], Any], mode: Mode = "fast") -> None:
-    """Put ours in the place of torch's, in this process; called before the candidate's code is imported."""
-    for name, torchs in _TORCHS.items():
-        setattr(cpp_extension, name, _replacement(name, torchs, make, mode))
+    """Replace torch's functions in this process. Called before the candidate's code is imported."""
+    for name, original in _TORCH_LOADERS.items():
+        setattr(cpp_extension, name, _replacement(name, original, make, mode))
 
 
-def _replacement(name: str, torchs: Callable[..., Any], make: Callable[[Extension], Any], mode: Mode) -> Any:
-    signature = inspect.signature(torchs)
+def _replacement(name: str, original: Callable[..., Any], make: Callable[[Extension], Any], mode: Mode) -> Any:
+    signature = inspect.signature(original)
 
-    @functools.wraps(torchs)
+    @functools.wraps(original)
     def load(*args: Any, **kwargs: Any) -> Any:
         bound = signature.bind(*args, **kwargs)
         bound.apply_defaults()
         call = bound.arguments
         if call.get("with_sycl") or call.get("sycl_sources") or call.get("is_standalone"):
-            return torchs(*args, **kwargs)  # not kinds of extension that candidates are asked for
+            return original(*args, **kwargs)  # kinds of extension that no target asks for
         return make(Extension(name, dict(call), mode, Path.cwd()))
 
     return load
 
 
-def from_cache_or_new(shared: Path, private: Path, used: list[Path] | None = None) -> Callable[[Extension], Any]:
-    """A way to make extensions for a process that nobody trusts: it reads the shared cache and never writes to it.
+def cached_builder(shared: Path, private: Path, used: list[Path] | None = None) -> Callable[[Extension], Any]:
+    """Return a builder for an untrusted process: it reads the shared cache and writes only to the private one.
 
-    The folders of what it made are added to ``used``.
+    It adds the folders of the extensions it made to ``used``.
     """
 
     def make(extension: Extension) -> Any:
         key = extension.key
         library = cache.find(shared, key) or cache.find(private, key)
-        place = library.parent if library else private / key
+        folder = library.parent if library else private / key
         if used is not None:
-            used.append(place)
+            used.append(folder)
         if library:
             return extension.load(library)
-        place.mkdir(parents=True)
+        folder.mkdir(parents=True)
         headers = extension.headers_key
         try:
-            return extension.build(place, cache.find(shared, headers, READY_HEADER) if headers else None)
+            return extension.build(folder, cache.find(shared, headers, PCH_HEADER) if headers else None)
         except BaseException:
-            shutil.rmtree(place, ignore_errors=True)
+            shutil.rmtree(folder, ignore_errors=True)
             raise
 
     return make
 
 
-def _build(request: Request, stock: Build, mode: Mode, folder: Path, ready: Path | None) -> Any:
-    """Try the light headers, then torch's own unless the candidate itself is plainly at fault."""
-    if mode == "fast" and toolchain.fits(request):
+def _build(request: BuildRequest, stock: Build, mode: Mode, folder: Path, pch: Path | None) -> Any:
+    """Try the light headers, and then torch's own unless the candidate itself is clearly at fault."""
+    if mode == "fast" and toolchain.can_use_light_headers(request):
         try:
-            return _light(request, folder, ready)
+            return _build_light(request, folder, pch)
         except CompileFailed as error:
-            if ready and toolchain.ready_to_blame(str(error)):
+            if pch and toolchain.is_pch_failure(str(error)):
                 return _build(request, stock, mode, folder, None)
-            if not toolchain.headers_to_blame(compiler_errors(str(error)), request):
-                raise _failure(request, in_candidate_lines(str(error), {}) or str(error)) from None
+            if not toolchain.may_need_full_headers(compiler_errors(str(error)), request):
+                raise _failure(request, map_to_candidate_lines(str(error), {}) or str(error)) from None
         except ImportError as error:
-            if symbol := _missing(str(error)):
+            if symbol := _undefined_symbol(str(error)):
                 raise ImportError(f"{request.name}: undefined symbol: {symbol}") from None
-        for left in folder.iterdir():
-            left.unlink()
+        for leftover in folder.iterdir():
+            leftover.unlink()
     try:
         return stock(folder)
     except RuntimeError as error:
         if "Error building extension" not in str(error):
             raise
         shifts = {name: len(lines) for name, lines in toolchain.IMPLICIT.items()} if request.implicit_headers else {}
-        raise _failure(request, in_candidate_lines(f"{error}\n{error.__cause__ or ''}", shifts)) from None
+        raise _failure(request, map_to_candidate_lines(f"{error}\n{error.__cause__ or ''}", shifts)) from None
 
 
-def _light(request: Request, folder: Path, ready: Path | None) -> Any:
+def _build_light(request: BuildRequest, folder: Path, pch: Path | None) -> Any:
     for name, text in request.files.items():
         if name in (CPP_FILE, CUDA_FILE):
             (folder / name).write_text(text, encoding="utf-8")
-    return _load(toolchain.build(request, folder, ready), request)
+    return _load(toolchain.build(request, folder, pch), request)
 
 
-def _failure(request: Request, said: str) -> BuildFailed:
-    return BuildFailed(f"Error building extension '{request.name}':\n{compiler_errors(said) or said}")
+def _failure(request: BuildRequest, output: str) -> BuildFailed:
+    return BuildFailed(f"Error building extension '{request.name}':\n{compiler_errors(output) or output}")
 
 
-def _missing(said: str) -> str:
-    """The symbol of the candidate's own that is declared and nowhere defined, as it is written in C++."""
-    found = _UNDEFINED.search(said)
+def _undefined_symbol(error: str) -> str:
+    """Return the candidate's symbol that is declared but not defined, as it is written in C++; else an empty text."""
+    found = _UNDEFINED.search(error)
     if found is None or found.group(1).startswith(("aoti_torch_", "torch_")):
         return ""
-    return toolchain.demangled(found.group(1)).replace(f"{toolchain.OWN_NAMESPACE}::", "at::")
+    return toolchain.demangle(found.group(1)).replace(f"{toolchain.OWN_NAMESPACE}::", "at::")
 
 
-def _stock(torchs: Callable[..., Any], call: dict[str, Any], folder: Path) -> Any:
+def _build_stock(load: Callable[..., Any], call: dict[str, Any], folder: Path) -> Any:
     copies = {name: list(value) if isinstance(value, list) else value for name, value in call.items()}
-    return torchs(**(copies | {"build_directory": str(folder)}))
+    return load(**(copies | {"build_directory": str(folder)}))
 
 
-def _load(library: Path, request: Request) -> Any:
+def _load(library: Path, request: BuildRequest) -> Any:
     if not request.python:
         try:
             torch.ops.load_library(str(library))  # type: ignore[no-untyped-call]
         except OSError as error:
             raise ImportError(str(error)) from error
         return str(library)
-    # The file's name and not the request's: torch numbers the modules of one name that a process builds.
+    # Use the file's name: torch numbers the modules that a process builds under one name.
     spec = importlib.util.spec_from_file_location(library.stem, library)
     assert spec is not None
     assert spec.loader is not None
@@ -196,47 +198,47 @@ def _load(library: Path, request: Request) -> Any:
     return module
 
 
-def _around(flags: str, cuda: bool) -> list[str]:
-    """What besides a call decides what is built."""
+def _surroundings(flags: str, cuda: bool) -> list[str]:
+    """Return what decides a build apart from the call."""
     return [
         torch.__version__,
         sys.version,
         platform.machine(),
-        *(os.environ.get(name, "") for name in ENVIRONMENT),
+        *(os.environ.get(name, "") for name in BUILD_VARIABLES),
         *([_processor()] if "native" in flags else []),
-        *toolchain.identity(cuda),
+        *toolchain.fingerprint_tools(cuda),
     ]
 
 
 def _hash(parts: list[Any], home: Path) -> str:
-    """Of everything that decides; the same wherever the candidate lies."""
+    """Return a hash of these parts that does not depend on the candidate's folder."""
     return hashlib.sha256(json.dumps(parts, sort_keys=True).replace(str(home), ".").encode()).hexdigest()[:32]
 
 
 def _processor() -> str:
-    """What "native" means here; a cache may be shared between machines."""
+    """Return what "native" means here. Machines may share a cache."""
     with contextlib.suppress(OSError):
         lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
         return next((line for line in lines if line.startswith(("flags", "Features"))), "")
     return platform.processor()
 
 
-def _local_headers(request: Request) -> dict[str, str]:
-    """Files that the sources include by name and that lie beside them or on the given paths, by path."""
+def _local_headers(request: BuildRequest) -> dict[str, str]:
+    """Return the texts of the candidate's own headers by path: next to the sources or on the given paths."""
     found: dict[str, str] = {}
     waiting = [(text, Path(name).parent) for name, text in request.files.items()]
     while waiting:
-        text, beside = waiting.pop()
+        text, folder = waiting.pop()
         for name in _LOCAL_INCLUDE.findall(text):
-            places = [path / name for path in (beside, *map(Path, request.include_paths))]
-            file = next((place for place in places if place.is_file()), None)
+            paths = [path / name for path in (folder, *map(Path, request.include_paths))]
+            file = next((path for path in paths if path.is_file()), None)
             if file is not None and str(file) not in found:
                 found[str(file)] = file.read_text(encoding="utf-8", errors="replace")
                 waiting.append((found[str(file)], file.parent))
     return found
 
 
-def _inline_request(call: dict[str, Any]) -> Request:
+def _inline_request(call: dict[str, Any]) -> BuildRequest:
     functions = _as_list(call["functions"]) if not isinstance(call["functions"], dict) else call["functions"]
     binding = [] if call["functions"] is None else _binding(functions)
     files = {CPP_FILE: "\n".join([*_as_list(call["cpp_sources"]), *binding])}
@@ -251,12 +253,12 @@ def _binding(functions: Any) -> list[str]:
     return ["PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {", *lines, "}"]
 
 
-def _file_request(call: dict[str, Any]) -> Request:
+def _file_request(call: dict[str, Any]) -> BuildRequest:
     paths = [os.path.abspath(path) for path in _as_list(call["sources"])]
     return _request(call, {path: Path(path).read_text(encoding="utf-8") for path in paths}, False)
 
 
-def _request(call: dict[str, Any], files: dict[str, str], implicit: bool) -> Request:
+def _request(call: dict[str, Any], files: dict[str, str], implicit: bool) -> BuildRequest:
     flags = {
         name: tuple(call.get(f"extra_{name}") or ()) for name in ("cflags", "cuda_cflags", "ldflags", "include_paths")
     }
@@ -264,7 +266,7 @@ def _request(call: dict[str, Any], files: dict[str, str], implicit: bool) -> Req
     if cuda is None:
         cuda = any(name.endswith((".cu", ".cuh")) for name in files)
     python = bool(call.get("is_python_module", True))
-    return Request(call["name"], files, **flags, python=python, cuda=bool(cuda), implicit_headers=implicit)
+    return BuildRequest(call["name"], files, **flags, python=python, cuda=bool(cuda), implicit_headers=implicit)
 
 
 def _as_list(value: Any) -> list[str]:

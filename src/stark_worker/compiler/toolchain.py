@@ -34,9 +34,7 @@ CPP_FILE, CUDA_FILE = "main.cpp", "cuda.cu"
 IMPLICIT = {CPP_FILE: ("torch/extension.h",), CUDA_FILE: ("torch/types.h", "cuda.h", "cuda_runtime.h")}
 
 # Flags that name no files, so that headers precompiled with them are the same for every candidate.
-_SHAREABLE_FLAG = re.compile(
-    r"-(?:O\w*|std=[\w+]+|m[\w.=-]+|f(?:openmp|fast-math|unroll-loops|no-[\w-]+)|W[\w-]+|[gw])"
-)
+_SHAREABLE = re.compile(r"-(?:O\w*|std=[\w+]+|m[\w.=-]+|f(?:openmp|fast-math|unroll-loops|no-[\w-]+)|W[\w-]+|[gw])")
 
 _INCLUDE = re.compile(r'^\s*#\s*include\s*[<"]((?:torch|ATen|c10|caffe2|pybind11)/[^>"]*)[>"]', re.MULTILINE)
 _DEFINE = re.compile(r"^#define (\w+)", re.MULTILINE)
@@ -85,23 +83,23 @@ def can_use_light_headers(request: BuildRequest) -> bool:
 def may_need_full_headers(output: str, request: BuildRequest) -> bool:
     """True if the full headers could make these errors go away. If not, the errors are the candidate's own.
 
-    A missing semicolon is an error under any headers. The full headers may supply a name of torch, a macro that the light
-    headers do not define, or a missing file.
+    A missing semicolon is an error under any headers. The full headers may know a name of torch, a macro or a file that
+    the light headers lack.
     """
     if request.is_torch_free:
         return False
-    words = error_messages(said)
-    if any(word in words for word in _LATER) or _FOREIGN.search(words):
+    errors = error_messages(output)
+    if any(phrase in errors for phrase in _MISSING_HEADER) or _FOREIGN_NAME.search(errors):
         return True
-    if any(_OPENED.search(text) for text in request.files.values()) and re.search(r"not declared|undefined", words):
+    if any(_OPENED.search(text) for text in request.files.values()) and re.search(r"not declared|undefined", errors):
         return True
-    return bool(set(_MACRO.findall(said)) - _defined())
+    return bool(set(_MACRO.findall(output)) - _light_macros())
 
 
 def pch_options(request: BuildRequest) -> list[str] | None:
-    """Return the command that precompiles the implicit headers of a request; None if others could not use the result."""
+    """Return the command that precompiles a request's implicit headers; None if other requests could not share them."""
     try:
-        shareable = not request.include_paths and all(map(_SHAREABLE_FLAG.fullmatch, _words(request.cflags)))
+        shareable = not request.include_paths and all(map(_SHAREABLE.fullmatch, _words(request.cflags)))
     except (ValueError, TypeError, AttributeError):  # the compiler reports a malformed flag
         return None
     is_lasting = UNPACKED_DIR not in HEADERS.parts  # a packed worker unpacks its headers for one run only

@@ -11,7 +11,7 @@ from pathlib import Path
 from stark_worker.processes import cgroups
 
 PACKAGE_ROOT = str(Path(__file__).resolve().parents[2])  # a folder, or the file that `stark pack-worker` made
-UNPACKED_DIR = "packages"
+UNPACKED_DIR = "stark-unpacked"
 
 NVCC_VARIABLES = ("NVCC_PREPEND_FLAGS", "NVCC_APPEND_FLAGS", "NVCC_CCBIN")
 INHERITED_VARIABLES = (
@@ -30,6 +30,11 @@ MALLOC_SETTINGS = {"MALLOC_TRIM_THRESHOLD_": str(2**40), "MALLOC_MMAP_THRESHOLD_
 def usable_cores() -> int:
     """Return how many cores this process may use: the same number for the reference and every candidate."""
     return min(len(os.sched_getaffinity(0)), cgroups.cores() or sys.maxsize)
+
+
+def requested_architectures() -> list[str]:
+    """Return the GPU architectures that the user names in TORCH_CUDA_ARCH_LIST."""
+    return os.environ.get("TORCH_CUDA_ARCH_LIST", "").replace(";", " ").split()
 
 
 def child_environment(folder: Path, more: Mapping[str, str]) -> dict[str, str]:

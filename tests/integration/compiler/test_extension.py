@@ -20,9 +20,10 @@ import torch
 from torch.utils import cpp_extension
 
 from conformance.evaluator import TASK
-from stark_worker.compiler import cache as cache_of_stark
+from stark_worker.compiler import cache as build_cache
 from stark_worker.compiler import extension, toolchain
-from stark_worker.processes.workdir import PCH_HEADER, PCH_FILE, RESOURCES_FILE
+from stark_worker.processes.environment import UNPACKED_DIR
+from stark_worker.processes.workdir import PCH_FILE, PCH_HEADER, RESOURCES_FILE
 from stark_worker.protocol.codec import to_json
 from stark_worker.protocol.errors import MachineryFault, Outcome
 from stark_worker.protocol.logs import compiler_errors
@@ -179,7 +180,7 @@ def test_exceptions_are_pythons(cache):
         module.check(-1)
     with pytest.raises(torch.OutOfMemoryError, match="3 GiB"):
         module.no_device_memory()
-    with pytest.raises(RuntimeError, match="can't allocate memory|not enough memory"):
+    with pytest.raises(RuntimeError, match=r"can't allocate memory|not enough memory"):
         module.no_memory()
     assert not with_full_headers(entries(cache)[0])
 
@@ -251,7 +252,7 @@ def test_a_function_that_is_nowhere_defined_is_named(cache):
 )
 def test_which_mistakes_the_full_headers_could_cure(body, blame, tmp_path):
     text = f"at::Tensor f(at::Tensor x) {{ {body} }}"
-    request = toolchain.Request("f", {"main.cpp": text}, (), (), (), (), True, False, True)
+    request = toolchain.BuildRequest("f", {"main.cpp": text}, (), (), (), (), True, False, True)
     (tmp_path / "main.cpp").write_text(text)
     with pytest.raises(toolchain.CompileFailed) as caught:
         toolchain.build(request, tmp_path)
@@ -273,7 +274,7 @@ class ModelNew(nn.Module):
         return module.f(x)
 """
 TEXT = "at::Tensor f(at::Tensor x) { return x; }"
-PLAIN = toolchain.Request("f", {"main.cpp": TEXT}, (), (), (), (), True, False, True)
+PLAIN = toolchain.BuildRequest("f", {"main.cpp": TEXT}, (), (), (), (), True, False, True)
 
 
 def test_headers_that_were_made_ready_are_not_read_again(tmp_path):
@@ -326,6 +327,13 @@ def test_only_headers_that_are_the_same_for_all_are_made_ready(change, shared):
     assert (toolchain.pch_options(replace(PLAIN, **change)) is not None) is shared
 
 
+def test_headers_that_a_packed_worker_unpacked_for_one_run_are_not_made_ready(monkeypatch, tmp_path):
+    unpacked = tmp_path / UNPACKED_DIR / "headers"
+    shutil.copytree(toolchain.HEADERS, unpacked)
+    monkeypatch.setattr(toolchain, "HEADERS", unpacked)
+    assert toolchain.pch_options(PLAIN) is None
+
+
 def test_the_second_candidate_with_the_same_flags_has_its_headers_made_ready(tmp_path):
     def ready() -> list[Path]:
         return list((tmp_path / "cache").glob(f"*/{PCH_FILE}"))
@@ -342,24 +350,24 @@ def test_the_second_candidate_with_the_same_flags_has_its_headers_made_ready(tmp
 
 def test_headers_nobody_made_light_are_not_tried():
     text = "#include <torch/extension.h>\n#include <ATen/native/ReduceOps.h>\n"
-    request = toolchain.Request("f", {"main.cpp": text}, (), (), (), (), True, False, True)
-    assert not toolchain.fits(request)
+    request = toolchain.BuildRequest("f", {"main.cpp": text}, (), (), (), (), True, False, True)
+    assert not toolchain.can_use_light_headers(request)
 
 
 def test_the_longest_unused_go_first(tmp_path, monkeypatch):
     def entry(name: str) -> Path:
-        place = cache_of_stark.new_build_dir(tmp_path)
+        place = build_cache.new_build_dir(tmp_path)
         (place / "library.so").write_bytes(b"1234")
-        library = cache_of_stark.publish(place, tmp_path, name)
+        library = build_cache.publish(place, tmp_path, name)
         shutil.rmtree(place)
         return library.parent
 
     kept, old = entry("kept"), entry("old")
-    abandoned = cache_of_stark.new_build_dir(tmp_path)
-    hours_ago = time.time() - 3 * cache_of_stark.KEPT_S
+    abandoned = build_cache.new_build_dir(tmp_path)
+    hours_ago = time.time() - 3 * build_cache.MIN_AGE_S
     for path in (old, abandoned):
         os.utime(path, (hours_ago, hours_ago))
-    monkeypatch.setattr(cache_of_stark, "CACHE_BYTES", 0)
+    monkeypatch.setattr(build_cache, "CACHE_BYTES", 0)
     new = entry("new")
     assert sorted(tmp_path.iterdir()) == sorted([kept, new])
 
@@ -442,7 +450,7 @@ def test_cuda_sources_compile_against_the_light_headers(tmp_path, monkeypatch):
     files = {"main.cpp": "torch::Tensor twice(torch::Tensor x);", "cuda.cu": CUDA}
     for name, text in files.items():
         (tmp_path / name).write_text(text)
-    request = toolchain.Request("twice", files, (), ("-O3",), (), (), True, True, True)
+    request = toolchain.BuildRequest("twice", files, (), ("-O3",), (), (), True, True, True)
     assert toolchain.build(request, tmp_path).stat().st_size > 0
     assert re.search(r"kernel<float>: \d+ registers, .*0 bytes spilled", (tmp_path / RESOURCES_FILE).read_text())
 
@@ -464,15 +472,15 @@ def test_a_kernel_is_built_for_all_that_was_wished_for(monkeypatch, wish, flags)
 
 
 def test_a_disk_that_is_full_is_no_fault_of_a_candidate(tmp_path):
-    cache_of_stark.check_disk_space(tmp_path)
+    build_cache.check_disk_space(tmp_path)
     assert not list(tmp_path.iterdir())
     with pytest.raises(MachineryFault, match=r"no_such.*No such file"):
-        cache_of_stark.check_disk_space(tmp_path / "no_such")
+        build_cache.check_disk_space(tmp_path / "no_such")
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (1024, before[1]))
     try:
         with pytest.raises(MachineryFault, match="File too large"):
-            cache_of_stark.check_disk_space(tmp_path)
+            build_cache.check_disk_space(tmp_path)
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
 

@@ -15,7 +15,7 @@ from stark_worker.processes.process_tree import TIMED_NICENESS, descendants
 from stark_worker.processes.usage import CpuLoad
 from stark_worker.protocol import report_text
 from stark_worker.protocol.errors import Outcome
-from stark_worker.protocol.report import BUSY, EvalReport, Timing
+from stark_worker.protocol.report import EvalReport, Timing
 from stark_worker.protocol.request import EvalRequest
 from worker_fixture import running_worker
 
@@ -63,7 +63,7 @@ def test_a_time_beside_others_is_doubted():
     quiet = EvalReport(Outcome.OK, Timing((1.0,)))
     assert report_text.timing_warnings(quiet) == []
     (doubt,) = report_text.timing_warnings(
-        EvalReport(Outcome.OK, Timing((1.0,)), checks={BUSY: "others kept 1.0 of 2 cores busy"})
+        EvalReport(Outcome.OK, Timing((1.0,)), busy_warning="others kept 1.0 of 2 cores busy")
     )
     assert "others kept 1.0 of 2 cores busy" in doubt
 

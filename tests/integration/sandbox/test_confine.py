@@ -138,7 +138,7 @@ def test_an_ordinary_user_can_do_what_a_candidate_needs():
 
 def honest_work_fails_at(folder: Path) -> str:
     """In a process that was not forked from one whose threads have computed before."""
-    program = "import sys; from integration import test_confinement as t; print(t.honest_work(t.Path(sys.argv[1])))"
+    program = "import sys; from integration.sandbox import test_confine as t; print(t.honest_work(t.Path(sys.argv[1])))"
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path), "PYTHONWARNINGS": "ignore"}
     command = [sys.executable, "-c", program, str(folder)]
     done = subprocess.run(command, capture_output=True, text=True, env=environment)

@@ -11,10 +11,10 @@ import tempfile
 from pathlib import Path
 
 import pytest
-from integration.test_cli import environment
 
 from adversarial.processes import NAMESPACES, ROOT, as_ordinary_user
 from conformance.evaluator import TASK
+from integration.cli.test_cli import environment
 from stub_server import Behaviour, StubServer
 
 SEARCH = r"""
