@@ -32,7 +32,7 @@ from stark_worker.protocol import report_text
 from stark_worker.protocol.baselines import COMPILE_MODES, EAGER
 from stark_worker.protocol.codec import ProtocolError, from_json, to_json
 from stark_worker.protocol.errors import MachineryFault, TaskFault
-from stark_worker.protocol.findings import can_work
+from stark_worker.protocol.findings import Begun, can_work
 from stark_worker.protocol.request import Entry, EvalRequest, Precision, Score, Target
 from stark_worker.scheduler.retry import judge_with_retries, measure_baselines
 from stark_worker.scheduler.serve import serve
@@ -107,7 +107,11 @@ async def work(options: argparse.Namespace) -> int:
 def doctor(target: Target, allow_weak_sandbox: bool, as_json: bool) -> int:
     """Tell each finding as it comes, as a line of JSON or for people."""
     found = []
-    for finding in examine(target, allow_weak_sandbox, lambda name: print(f"tries {name} ...", file=sys.stderr)):
+
+    def begin(name: str) -> None:
+        print(to_json(Begun(name)) if as_json else f"tries {name} ...", file=sys.stderr)
+
+    for finding in examine(target, allow_weak_sandbox, begin):
         found.append(finding)
         fix = f"\n{'':12}fix: {finding.fix}" if finding.fix else ""
         text = f"{finding.state:<12}{finding.name}: {finding.detail}{fix}"

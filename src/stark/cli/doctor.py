@@ -1,4 +1,4 @@
-"""Tries everything a run needs: the machine that evaluates, the folder of runs, the chat models."""
+"""The command ``stark doctor``: tries the evaluating machine, the folder of runs and the chat models."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from typing import Annotated
 
 import typer
 
+from stark.cli.exit_codes import ExitCode
 from stark.cli.options import (
     AllowWeakSandbox,
     ApiKeyEnv,
@@ -23,74 +24,71 @@ from stark.cli.options import (
     ModelName,
     SettingsFile,
     TargetName,
-    given,
-    judging,
+    drop_unset,
+    evaluation_options,
 )
 from stark.core.chat import Message, ReplyForm
 from stark.core.errors import StarkError
 from stark.core.settings import EvaluationSettings, RoleSettings, Settings
 from stark.core.tree import Role
-from stark.models.open import describe, is_provider, open_model
-from stark.run.assembly import versions
-from stark.run.methods import find_method
-from stark_worker.processes.environment import INHERITED, PACKAGES
-from stark_worker.protocol.codec import from_json
-from stark_worker.protocol.findings import Finding, State
+from stark_worker.processes.environment import INHERITED_VARIABLES, PACKAGE_ROOT
+from stark_worker.protocol.findings import Begun, Finding, State, parse_line
 
-FREE_BYTES = 2**30
-
-
-REPLY_TOKENS = 256  # a model that reasons needs some before it says a word
-
-
+MIN_FREE_BYTES = 2**30
+REPLY_TOKENS = 256  # a reasoning model needs some before its first word
 REPLY_S = 60.0
+WORKER_VARIABLES = (*INHERITED_VARIABLES, "HOME", "TMPDIR", "XDG_CACHE_HOME", "CUDA_VISIBLE_DEVICES")  # never a key
+
+OnStep = Callable[[str], None]
 
 
-_OF_THE_WORKER = (*INHERITED, "HOME", "TMPDIR", "XDG_CACHE_HOME", "CUDA_VISIBLE_DEVICES")  # and never a key
+def examine(settings: Settings, runs: Path, on_step: OnStep) -> Iterator[Finding]:
+    """Yield every finding as it is made. ``on_step`` receives the name of each slow step first."""
+    from stark.run.assembly import versions
 
-
-Begin = Callable[[str], None]
-
-
-def examine(settings: Settings, runs: Path, begin: Begin) -> Iterator[Finding]:
-    """Every finding as it comes. ``begin`` is told what is tried next."""
     yield Finding("versions", State.OK, ", ".join(f"{name} {number}" for name, number in versions().items()))
-    yield _writable(runs)
-    yield from _models(settings, begin)
+    yield _try_folder(runs)
+    yield from _try_models(settings, on_step)
     if settings.evaluation.evaluator == "local":
-        yield from _worker(settings.evaluation, begin)
+        yield from _try_worker(settings.evaluation, on_step)
     elif settings.evaluation.evaluator == "folder":
-        yield _served(settings.evaluation)
+        yield _try_served_folder(settings.evaluation)
 
 
-def _writable(runs: Path) -> Finding:
-    """Whether a run can be stored; a folder that is yet to be made lies in one that is there."""
+def _try_folder(runs: Path) -> Finding:
+    """Try to write into the folder of runs, or into the nearest parent that exists."""
     there = next(folder for folder in (runs.absolute(), *runs.absolute().parents) if folder.exists())
-    fix = "Name another folder with --run."
+    fix = "Choose another folder with --run DIR."
     try:
         with tempfile.TemporaryFile(dir=there):
             free = shutil.disk_usage(there).free
     except OSError as error:
         return Finding("folder of runs", State.MISSING, f"{there} cannot be written: {error.strerror}", fix)
-    told = f"{runs} can be written, {free / 2**30:.1f} GB free"
-    return Finding("folder of runs", State.OK if free >= FREE_BYTES else State.MISSING, told, fix * (free < FREE_BYTES))
+    detail = f"{runs} can be written, {free / 2**30:.1f} GB free"
+    if free < MIN_FREE_BYTES:
+        return Finding("folder of runs", State.MISSING, detail, fix)
+    return Finding("folder of runs", State.OK, detail)
 
 
-def _models(settings: Settings, begin: Begin) -> Iterator[Finding]:
-    """One cheap call to each model that the method's roles use."""
+def _try_models(settings: Settings, on_step: OnStep) -> Iterator[Finding]:
+    """Make one cheap call to each model of the method's roles."""
+    from stark.run.methods import find_method
+
     wanted: dict[tuple[str, str | None, str | None], RoleSettings] = {}
     for role in find_method(settings.method).roles:
         chosen: RoleSettings = getattr(settings.roles, role)
         wanted.setdefault((chosen.model, chosen.base_url, chosen.api_key_env), chosen)
     for chosen in wanted.values():
-        begin(f"the model {chosen.model}")
-        yield _answers(chosen)
+        on_step(f"the model {chosen.model}")
+        yield _try_model(chosen)
 
 
-def _answers(chosen: RoleSettings) -> Finding:
+def _try_model(chosen: RoleSettings) -> Finding:
+    from stark.models.open import describe, is_provider, open_model
+
     name = f"model {chosen.model}"
     if not is_provider(chosen):
-        return Finding(name, State.NOT_NEEDED, f"nobody to call: {describe(chosen.model)}")
+        return Finding(name, State.NOT_NEEDED, f"no provider to call: {describe(chosen.model)}")
     brief = {"max_output_tokens": REPLY_TOKENS, "timeout_s": REPLY_S, "retries": 0, "output": "text"}
     try:
         model = open_model(Role.PLAN, chosen.model_copy(update=brief))
@@ -102,11 +100,12 @@ def _answers(chosen: RoleSettings) -> Finding:
     return Finding(name, State.OK, f"answered with {reply.usage.output_tokens} tokens{cost}")
 
 
-def _worker(settings: EvaluationSettings, begin: Begin) -> Iterator[Finding]:
-    """What the worker finds out about this machine, in a process of its own: torch is never imported here."""
+def _try_worker(settings: EvaluationSettings, on_step: OnStep) -> Iterator[Finding]:
+    """Yield the worker's findings about this machine. It runs in its own process, because it imports torch."""
     command = [sys.executable, "-m", "stark_worker", "doctor", "--json", "--target", settings.target]
     command += ["--allow-weak-sandbox"] if settings.allow_weak_sandbox else []
-    environment = {name: os.environ[name] for name in _OF_THE_WORKER if name in os.environ} | {"PYTHONPATH": PACKAGES}
+    environment = {name: os.environ[name] for name in WORKER_VARIABLES if name in os.environ}
+    environment["PYTHONPATH"] = PACKAGE_ROOT
     with subprocess.Popen(
         command, env=environment, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
     ) as process:
@@ -114,27 +113,26 @@ def _worker(settings: EvaluationSettings, begin: Begin) -> Iterator[Finding]:
         last = ""
         for line in process.stdout:
             last = line.strip() or last
-            if line.startswith("{"):
-                yield from_json(Finding, line)
-            elif line.startswith("tries "):
-                begin(line.removeprefix("tries ").removesuffix(" ...\n"))
+            match parse_line(line):
+                case Finding() as finding:
+                    yield finding
+                case Begun(name):
+                    last = f"tries {name} ..."
+                    on_step(name)
     if process.returncode not in (0, 1):
-        yield Finding("worker", State.MISSING, f"it ended early: {last}", "Run: python -m stark_worker doctor")
+        yield Finding("worker", State.MISSING, f"it ended early: {last}", "Type: python -m stark_worker doctor")
 
 
-def _served(settings: EvaluationSettings) -> Finding:
-    """Whether a worker elsewhere has served the folder; what it needs is tried there."""
+def _try_served_folder(settings: EvaluationSettings) -> Finding:
+    """Look for a worker that has served the folder. Its machine is tried by its own doctor."""
     folder = Path(settings.folder or "")
     if settings.folder is None:
         return Finding("worker", State.MISSING, "no folder is named", "Name one with --set evaluation.folder=DIR.")
     if not (folder / "device.json").exists():
-        fix = f"python -m stark_worker serve {folder} --target {settings.target}"
-        return Finding("worker", State.MISSING, f"nobody has served {folder}", fix)
-    trying = f"python -m stark_worker doctor --target {settings.target}"
-    return Finding("worker", State.OK, f"{folder} was served; try that machine with {trying}")
-
-
-LACKING = 1
+        fix = f"Type on that machine: python -m stark_worker serve {folder} --target {settings.target}"
+        return Finding("worker", State.MISSING, f"no worker has served {folder}", fix)
+    command = f"python -m stark_worker doctor --target {settings.target}"
+    return Finding("worker", State.OK, f"{folder} was served; to try that machine, type there: {command}")
 
 
 def doctor(
@@ -144,25 +142,25 @@ def doctor(
     api_key_env: ApiKeyEnv = None,
     evaluator: EvaluatorName = None,
     allow_weak_sandbox: AllowWeakSandbox = None,
-    runs: Annotated[Path, typer.Option("--runs", metavar="DIR", help="Where runs are to be kept.")] = Path("runs"),
+    runs: Annotated[Path, typer.Option("--runs", metavar="DIR", help="Folder of runs (default: runs).")] = Path("runs"),
     as_json: Annotated[bool, typer.Option("--json", help="Print the findings as JSON.")] = False,
     config: SettingsFile = None,
     sets: Assignments = None,
 ) -> None:
-    """Try everything a run needs and say how to get what is missing. Exit code 0: a run can work, 1: it cannot."""
+    """Try everything that a run needs, and name fixes. Exit code 0: a run can work, 1: it cannot."""
     from stark.cli.terminal.doctor import Examination
     from stark.run.config import load_settings
     from stark_worker.protocol.findings import can_work
 
     options = {
-        **judging(None, None, target, evaluator, allow_weak_sandbox),
+        **evaluation_options(None, None, target, evaluator, allow_weak_sandbox),
         "roles": {"model": model, "base_url": base_url, "api_key_env": api_key_env},
     }
-    settings = load_settings(config, sets or [], given(options))
+    settings = load_settings(config, sets or [], drop_unset(options))
     with Examination(as_json) as examination:
-        found = list(map(examination.tell, examine(settings, runs, examination.begin)))
+        found = list(map(examination.add, examine(settings, runs, examination.begin)))
     if not can_work(found):
-        raise typer.Exit(LACKING)
+        raise typer.Exit(ExitCode.MISSING)
 
 
 COMMANDS = (doctor,)

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import enum
 from collections.abc import Sequence
 from dataclasses import dataclass
+
+from stark_worker.protocol.codec import ProtocolError, from_json
 
 
 class State(enum.StrEnum):
@@ -23,6 +26,21 @@ class Finding:
     state: State
     detail: str
     fix: str = ""
+
+
+@dataclass(frozen=True)
+class Begun:
+    """The name of the thing that is tried next."""
+
+    begins: str
+
+
+def parse_line(line: str) -> Finding | Begun | None:
+    """Return the record in a line of the doctor's output; None for any other line."""
+    for kind in (Finding, Begun):
+        with contextlib.suppress(ProtocolError):
+            return from_json(kind, line)
+    return None
 
 
 def can_work(findings: Sequence[Finding]) -> bool:

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from stark_worker.protocol.codec import ProtocolError, from_json, to_json
 from stark_worker.protocol.errors import Outcome
+from stark_worker.protocol.findings import Begun, Finding, State, parse_line
 from stark_worker.protocol.isolation import Isolation, Level
 from stark_worker.protocol.report import DeviceFacts, EvalReport, Kernels, Labels, Timing
 from stark_worker.protocol.request import Entry, EvalRequest, KernelBenchVersion, Limits, Precision, Score, Target
@@ -125,3 +126,13 @@ def test_a_whole_number_is_taken_for_seconds():
 
 def test_the_score_is_the_median():
     assert Timing((9.0, 1.0, 2.0)).median_ms == 2.0
+
+
+@pytest.mark.parametrize("record", [Finding("torch", State.OK, "2.9"), Begun("torch")])
+def test_a_line_of_the_doctor_is_read(record):
+    assert parse_line(to_json(record) + "\n") == record
+
+
+@pytest.mark.parametrize("line", ["", "Segmentation fault\n", "{}", '{"begins": 1}'])
+def test_other_output_of_the_doctor_is_no_record(line):
+    assert parse_line(line) is None
