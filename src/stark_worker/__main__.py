@@ -1,18 +1,18 @@
-"""The command line of the worker, for a machine that has nothing else of STARK. Answers are on standard output.
+"""The worker's command line, for a machine without the rest of STARK. Answers go to standard output.
 
     python -m stark_worker judge TASK.py CANDIDATE.py [--score ...] [--json]     checks and times one kernel
     python -m stark_worker baseline TASK.py [--only eager default max-autotune] [--json]     times eager, torch.compile
     python -m stark_worker device     -> DeviceFacts as JSON
     python -m stark_worker doctor [--json]     tries what evaluating needs here
-    python -m stark_worker serve FOLDER     works off the requests in a folder
+    python -m stark_worker serve FOLDER     serves the requests in a folder
     python -m stark_worker judge     an EvalRequest as JSON on standard input -> an EvalReport as JSON
 
 All take --target cpu|cuda|triton, except the last, whose request names it; judge and baseline of files take --precision
-too. All but device take --allow-weak-sandbox.
+too. All except device take --allow-weak-sandbox.
 
-A candidate's fault is in the report and the exit code is 0, or 1 of judge with files. Otherwise the last line of
-standard error says what happened: exit code 2 for what was typed, 3 for a fault of the machine, 4 for a task that does
-not work by itself; of doctor 1 when something is missing.
+A candidate's fault is in the report, and the exit code is 0, or 1 for judge with files. Otherwise the last line of
+standard error names the error: exit code 2 for a wrong command line, 3 for a fault of the machine, 4 for a task that
+does not work by itself. Doctor exits with 1 if something is missing.
 """
 
 from __future__ import annotations
@@ -38,14 +38,14 @@ from stark_worker.scheduler.retry import judge_with_retries, measure_baselines
 from stark_worker.scheduler.serve import serve
 from stark_worker.scheduler.worker import Worker
 
-ALLOW_WEAK_HELP = "run candidates where they cannot be locked in as an ordinary user's should be"
-LACKING = INCORRECT = 1
+ALLOW_WEAK_HELP = "run candidates even if the sandbox is below the level standard"
+MISSING = INCORRECT = 1  # exit codes
 MACHINERY, TASK, STOPPED = 3, 4, 128 + signal.SIGTERM
 BASELINES = {EAGER: EAGER, **{mode: name for name, mode in COMPILE_MODES.items()}}  # by what is typed
 
 
 async def judge_request(text: bytes, allow_weak_sandbox: bool) -> int:
-    """What another program asks for."""
+    """Judge an EvalRequest given as JSON; print the report as JSON."""
     request = from_json(EvalRequest, text)
     async with Worker(request.target, default_cache_dir(), allow_weak_sandbox) as worker:
         print(to_json(await judge_with_retries(worker.judge, request)))
@@ -53,34 +53,33 @@ async def judge_request(text: bytes, allow_weak_sandbox: bool) -> int:
 
 
 async def judge_files(worker: Worker, options: argparse.Namespace) -> int:
-    """A kernel and, to compare it with, the task's own model."""
-    own = replace(_request(options), score=options.score)
-    reference = await judge_with_retries(worker.judge, own)
-    theirs = replace(own, candidate_source=options.candidate, entry=Entry.CANDIDATE, with_labels=True)
-    report = await judge_with_retries(worker.judge, theirs)
+    """Judge a kernel and the task's own model, and compare them."""
+    request = replace(_request(options), score=options.score)
+    reference = await judge_with_retries(worker.judge, request)
+    request = replace(request, candidate_source=options.candidate, entry=Entry.CANDIDATE, with_labels=True)
+    report = await judge_with_retries(worker.judge, request)
     print(to_json(report) if options.json else "\n".join(report_text.format_lines(report, reference)))
     return 0 if report.timing else INCORRECT
 
 
 async def baseline(worker: Worker, options: argparse.Namespace) -> int:
-    """Tell each as it comes, compared with the first that could be timed."""
+    """Measure each baseline and print it, compared with the first that could be timed."""
     first_ms = None
-    async for name, report in measure_baselines(
-        worker.judge, _request(options), [BASELINES[name] for name in options.only]
-    ):
+    names = [BASELINES[name] for name in options.only]
+    async for name, report in measure_baselines(worker.judge, _request(options), names):
         line = json.dumps({"baseline": name, "report": json.loads(to_json(report))}, ensure_ascii=False)
-        told = [
+        text = [
             f"{name:<28}{report_text.format_verdict(report, first_ms)}",
             *report_text.task_warnings(report),
             *report_text.timing_warnings(report),
         ]
-        print(line if options.json else "\n".join(told), flush=True)
+        print(line if options.json else "\n".join(text), flush=True)
         first_ms = first_ms or (report.timing.median_ms if report.timing else None)
     return 0
 
 
 async def device(worker: Worker, _: argparse.Namespace) -> int:
-    """What kernels for this target run on."""
+    """Print the facts of the target's device."""
     print(to_json(await worker.device()))
     return 0
 
@@ -94,7 +93,7 @@ COMMANDS = {"judge": judge_files, "baseline": baseline, "device": device, "serve
 
 
 async def work(options: argparse.Namespace) -> int:
-    """Do what the command line says."""
+    """Run a command that needs a worker."""
     task = asyncio.current_task()
     assert task is not None
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
@@ -105,7 +104,7 @@ async def work(options: argparse.Namespace) -> int:
 
 
 def doctor(target: Target, allow_weak_sandbox: bool, as_json: bool) -> int:
-    """Tell each finding as it comes, as a line of JSON or for people."""
+    """Try all requirements; print each finding as it comes, as text or as a line of JSON."""
     found = []
 
     def begin(name: str) -> None:
@@ -116,7 +115,7 @@ def doctor(target: Target, allow_weak_sandbox: bool, as_json: bool) -> int:
         fix = f"\n{'':12}fix: {finding.fix}" if finding.fix else ""
         text = f"{finding.state:<12}{finding.name}: {finding.detail}{fix}"
         print(to_json(finding) if as_json else text, flush=True)
-    return 0 if can_work(found) else LACKING
+    return 0 if can_work(found) else MISSING
 
 
 def main(arguments: list[str]) -> int:
@@ -126,7 +125,7 @@ def main(arguments: list[str]) -> int:
     if options.command == "judge" and options.task is not None and options.candidate is None:
         parser.error("judge needs a task and a candidate, or neither and a request on standard input")
     if isinstance(sys.stdout, io.TextIOWrapper):
-        sys.stdout.reconfigure(errors="replace")  # a candidate may say what a terminal cannot show
+        sys.stdout.reconfigure(errors="replace")  # a candidate may print characters that the terminal cannot show
     if options.command == "doctor":
         return doctor(options.target, options.allow_weak_sandbox, options.json)
     try:
@@ -149,10 +148,10 @@ def _parser() -> argparse.ArgumentParser:
     timing = commands.add_parser("baseline", help="time a task under eager and torch.compile")
     timing.add_argument("task", type=_source, metavar="TASK.py")
     timing.add_argument("--only", nargs="+", choices=list(BASELINES), default=list(BASELINES))
-    describing = commands.add_parser("device", help="what kernels run on")
+    describing = commands.add_parser("device", help="print the facts of the device as JSON")
     describing.set_defaults(allow_weak_sandbox=False)
     trying = commands.add_parser("doctor", help="try everything that evaluating needs on this machine")
-    serving = commands.add_parser("serve", help="work off the requests in a folder")
+    serving = commands.add_parser("serve", help="serve the requests in a folder")
     serving.add_argument("folder", type=Path)
     for command in (judging, timing, trying):
         command.add_argument("--json", action="store_true", help="JSON, a line for each finding")
@@ -173,7 +172,7 @@ def _source(name: str) -> str:
 
 
 def _request(options: argparse.Namespace) -> EvalRequest:
-    """The task's own model."""
+    """Return a request for the task's own model."""
     return EvalRequest(options.task, options.task, Entry.REFERENCE, target=options.target, precision=options.precision)
 
 

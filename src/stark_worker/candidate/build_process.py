@@ -1,8 +1,8 @@
-"""How a candidate is built outside the lane: read in one process, its extensions compiled in others. No GPU.
+"""Builds a candidate outside the lane: one process reads it, others compile its extensions. No GPU.
 
-The reader imports the candidate, whose calls of ``load_inline`` become requests to build. They are answered by a
-compiler process that never runs a line of the candidate's Python, and says under which key its result belongs before it
-has loaded anything of it. So what is found in the shared cache is what its key says, whatever a candidate tries.
+The reader imports the candidate; its calls of ``load_inline`` become build requests. A compiler process answers them.
+It never runs the candidate's Python, and states the key of its result before it loads anything of the candidate. So an
+entry of the shared cache is always what its key says.
 """
 
 from __future__ import annotations
@@ -22,27 +22,25 @@ from stark_worker.sandbox.confine import enter_sandbox
 
 
 def read(channel: Channel) -> None:
-    """Import the candidate in our folder; what it asks for is built elsewhere.
+    """Import the candidate in the current folder; other processes build its extensions.
 
-    Only an extension that does not compile says something about the candidate here. Anything else it raises may be for
-    want of the device, and is seen again when it is loaded there.
+    Only an extension that does not compile is reported here. Other errors may come from the missing device, and appear
+    again when the candidate is loaded there.
     """
     source_file = Path.cwd() / SOURCE_FILE
 
-    def make(asked_for: extension.Extension) -> Any:
+    def make(requested: extension.Extension) -> Any:
         path = Path.cwd() / EXTENSION_FILE
-        path.write_text(json.dumps([asked_for.function, asked_for.call], default=str), encoding="utf-8")
+        path.write_text(json.dumps([requested.function, requested.call], default=str), encoding="utf-8")
         channel.send(did="asked")
         answer = channel.receive()
         if "failed" in answer:
             raise extension.BuildFailed(answer["failed"])
-        return asked_for.load(Path(answer["library"]))
+        return requested.load(Path(answer["library"]))
 
     order = channel.receive()
     confinement = enter_sandbox([Path(order["cache"])])
-    channel.send(
-        did="locked", isolation=asdict(confinement.isolation)
-    )  # while there is nothing of the candidate's that could lie
+    channel.send(did="locked", isolation=asdict(confinement.isolation))  # before any code of the candidate runs
     extension.install(make, order["mode"])
     try:
         import_file("candidate", source_file)
@@ -55,21 +53,21 @@ def read(channel: Channel) -> None:
 
 
 def compile_extension(channel: Channel) -> None:
-    """Build one extension into our folder, or make the headers ready that it begins with."""
+    """Build one extension into the current folder, or precompile the headers that it begins with."""
     order = channel.receive()
-    asked = Path(order["home"], EXTENSION_FILE)
-    enter_sandbox([asked.parent, Path(order["cache"])])
-    function, call = json.loads(asked.read_text(encoding="utf-8"))
-    asked_for = extension.Extension(function, call, order["mode"], asked.parent)
-    channel.send(did="named", key=asked_for.key, headers=asked_for.headers_key)
-    wish = channel.receive()  # what nobody has built yet
+    request = Path(order["home"], EXTENSION_FILE)
+    enter_sandbox([request.parent, Path(order["cache"])])
+    function, call = json.loads(request.read_text(encoding="utf-8"))
+    requested = extension.Extension(function, call, order["mode"], request.parent)
+    channel.send(did="named", key=requested.key, headers=requested.headers_key)
+    order = channel.receive()  # comes only if the cache has no such entry
     folder = Path.cwd() / LIBRARY_FOLDER
     folder.mkdir()
     try:
-        if wish["do"] == "headers":
-            asked_for.precompile_headers(folder)
+        if order["do"] == "headers":
+            requested.precompile_headers(folder)
         else:
-            asked_for.build(folder, wish["ready"] and Path(wish["ready"]))
+            requested.build(folder, order["ready"] and Path(order["ready"]))
     except Exception as error:  # noqa: BLE001 - sources and flags are the candidate's
         channel.send(did="failed", log=f"{error}"[:MAX_LOG_CHARACTERS])
     else:

@@ -1,7 +1,7 @@
-"""The untrusted side: loads the candidate and runs it on memory it is given. It decides nothing.
+"""The untrusted side: loads the candidate and runs it on the memory it is given. It decides nothing.
 
-The model stays in train mode, as in KernelBench, under ``no_grad``, and the generator is seeded alike before every call
-on both sides, so that a dropout layer of the reference draws the same mask as one in the candidate.
+The model stays in train mode under ``no_grad``, as in KernelBench. Both sides seed the generator equally before every
+call, so dropout in the reference and in the candidate draws the same mask.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from stark_worker.candidate.profiler import format_table, own_share, profile_cal
 from stark_worker.compiler import extension
 from stark_worker.correctness.model import NO_MEMORY, forward, import_file
 from stark_worker.correctness.nested import layout, pack, tensors_in, unpack
-from stark_worker.correctness.weights import construct_model, copy_weights
+from stark_worker.correctness.weights import WeightSource, construct_model, copy_weights
 from stark_worker.device import cuda
 from stark_worker.device.arena import Arena, Job, TensorSlot, copy_into, dtype_name, host_arena
 from stark_worker.device.cuda_arena import open_arena
@@ -32,19 +32,19 @@ from stark_worker.protocol.logs import cut, describe
 from stark_worker.sandbox.confine import enter_sandbox
 from stark_worker.timing.clocks import Clock, DeviceClock
 
-HandedOver = tuple[Any, list[torch.Tensor], bool]  # the structure of a result, its tensors, and whether these are plain
+HandedOver = tuple[Any, list[torch.Tensor], bool]  # structure of a result, its tensors, True if these are plain
 
 
 def main(channel: Channel, arena_descriptor: int) -> None:
-    """Serve the referee until it lets go of this process. It is locked in before there is anything to serve."""
+    """Serve the referee until it ends this process. The process is confined before it loads the candidate."""
     order, folder = channel.receive(), Path.cwd()
-    # A referee that is locked in itself cannot write here any more once we are.
+    # A confined referee cannot write here after this process is confined too: its files must come first.
     ready = channel.receive_with_files() if order["waits"] else None
     opened: list[tuple[Job, Arena, Clock]] = []
 
     def open_memory() -> None:
         if order["gpu"]:
-            cuda.start()  # while the referee gets ready
+            cuda.init_context()  # while the referee gets ready
             if ready is None:
                 channel.send(did="begun")
         _, files = ready or channel.receive_with_files()
@@ -85,19 +85,20 @@ class Server:
         self._pinned = cuda.precision_settings()
 
     def hand_over_only(self) -> Callable[..., Any]:
-        """What is called before anything is loaded, to learn how long handing over takes by itself.
+        """Return a stand-in model that only returns ready tensors, to measure the cost of handing over.
 
-        On the CPU, where that is learned of calls in a row too, their results lie apart as those of any model do, which
-        takes longer to copy than the same ones again.
+        On the CPU bursts are measured too. There each place gets its own tensors, as with a real model: copying one
+        tensor again and again would be faster.
         """
         places = self.places if self.job.device == "cpu" else self.places[:1]
         ready_made = itertools.cycle([[torch.ones_like(output) for output in place] for place in places])
         return lambda *_: next(ready_made)
 
     def serve(self, model: Callable[..., Any]) -> dict[str, Any]:
-        """Answer calls until another request comes, which is returned: "done" as soon as the results are there, then
-        they are handed over, and last it is told what they look like. On the CPU it is told when they are handed over,
-        because what comes then varies by more than a short call takes.
+        """Answer calls until another request comes, and return that.
+
+        Send "done" when the results are ready, then hand them over, then describe them. On the CPU send "copied" in
+        between: describing varies by more than a short call takes.
         """
         changed = self.restore_precision()
         while (message := self.next_request())["do"] == "call":
@@ -107,19 +108,18 @@ class Server:
             handed = self.attempt(Outcome.RUNTIME_ERROR, functools.partial(self.hand_over, calls, results))
             if self.job.device == "cpu":
                 self.channel.send(did="copied")
-            looks = self.attempt(Outcome.RUNTIME_ERROR, functools.partial(self.looks, calls, handed))
+            looks = self.attempt(Outcome.RUNTIME_ERROR, functools.partial(self.describe_results, calls, handed))
             del results, handed
             changed = self.restore_precision() or changed
             self.channel.send(did="looked", looks=looks, device_ms=self.clock.elapsed_ms(), changed=changed)
         return message
 
     def profile(self, model: Callable[..., Any]) -> dict[str, Any]:
-        """Where the time goes in a call on the first place, what the compiler said of the kernels, and what the label
-        of a report is made of."""
+        """Profile a call on the first place; return the profile, ptxas's lines and the facts for labels."""
         source = self.source_file.read_text(encoding="utf-8")
         rows = profile_call(lambda: forward(model, self.arguments[0], 0), self.job.device != "cpu", source)
-        told = [place / RESOURCES_FILE for place in self._used]
-        texts = [format_table(rows), *(path.read_text(encoding="utf-8") for path in told if path.exists())]
+        reports = [folder / RESOURCES_FILE for folder in self._used]
+        texts = [format_table(rows), *(path.read_text(encoding="utf-8") for path in reports if path.exists())]
         return {
             "profile": cut("\n".join(texts).strip()),
             "own_share": own_share(rows),
@@ -132,7 +132,7 @@ class Server:
         return self.channel.receive()
 
     def run(self, model: Callable[..., Any], calls: list[tuple[int, int]], gate: int) -> list[Any]:
-        """Call the model on one place after another, without a pause."""
+        """Call the model on one place after another without a pause."""
         self.clock.start(gate)
         results = []
         for place, seed in calls:
@@ -144,9 +144,7 @@ class Server:
         return results
 
     def hand_over(self, calls: list[tuple[int, int]], results: list[Any]) -> list[HandedOver | None]:
-        """Copy the results to where the referee reads them; None for one whose memory a later call took back, as CUDA
-        graphs do.
-        """
+        """Copy the results to the arena; None for a result whose memory a later call reused, as CUDA graphs do."""
         handed: list[HandedOver | None] = []
         for (place, _), result in zip(calls, results, strict=True):
             try:
@@ -167,17 +165,17 @@ class Server:
                 copy_into(place, torch.Tensor.detach(tensor))
         return packed, tensors, plain
 
-    def looks(self, calls: list[tuple[int, int]], handed: list[HandedOver | None]) -> list[dict[str, Any]]:
-        """What the results look like: all alike, if all is well."""
-        looks: list[dict[str, Any]] = []
+    def describe_results(self, calls: list[tuple[int, int]], handed: list[HandedOver | None]) -> list[dict[str, Any]]:
+        """Describe the results, each distinct description once: an honest candidate has one."""
+        descriptions: list[dict[str, Any]] = []
         for (place, _), each in zip(calls, handed, strict=True):
-            look = self._look(place, *each) if each else {}
-            if look not in looks:
-                looks.append(look)
+            description = self._describe(place, *each) if each else {}
+            if description not in descriptions:
+                descriptions.append(description)
         self.clock.stop()
-        return looks
+        return descriptions
 
-    def _look(self, number: int, packed: Any, tensors: list[torch.Tensor], plain: bool) -> dict[str, Any]:
+    def _describe(self, number: int, packed: Any, tensors: list[torch.Tensor], plain: bool) -> dict[str, Any]:
         kinds = [self._kind(tensor) for tensor in tensors]
         layouts = [asdict(layout(tensor, self._given[number])) for tensor in tensors] if plain else []
         return {"structure": packed, "kinds": kinds, "plain": plain, "layouts": layouts}
@@ -187,14 +185,14 @@ class Server:
         return f"{dtype_name(tensor)}{list(tensor.shape)}{elsewhere}"
 
     def restore_precision(self) -> list[str]:
-        """Undo what the candidate did to the numeric settings of this process, and name it."""
+        """Reset the numeric settings that the candidate changed, and return their names."""
         settings = cuda.precision_settings()
         if changed := [name for name, value in settings.items() if value != self._pinned[name]]:
             cuda.pin_precision(self.job.tf32)
         return changed
 
-    def load(self) -> tuple[Any, str]:
-        """The candidate's model with the reference's weights, and how these got there."""
+    def load(self) -> tuple[Any, WeightSource]:
+        """Load the candidate's model, give it the reference's weights, and return both model and weight source."""
         job = self.job
         self.clock.before_load()
         private = self.source_file.parent / "build"
@@ -202,17 +200,17 @@ class Server:
         entry = getattr(import_file("candidate", self.source_file), job.entry, None)
         if entry is None:
             raise AttributeError(f"The source defines no class {job.entry}.")
-        # As in KernelBench a model is made on the host, where the generator gives the same weights everywhere.
+        # As in KernelBench a model is made on the host: there the generator gives the same weights on every machine.
         arguments = unpack(job.construct, [view.cpu() for view in self.arena.views(job.construct_tensors)])
         model = construct_model(entry, arguments, job.construct_seed, job.nontrivial)
         if not isinstance(model, torch.nn.Module):
-            return model, "seed"
+            return model, WeightSource.SEED
         model = model.to(job.device, getattr(torch, job.dtype) if job.dtype != "float32" else None)
         given = {name: self.arena.view(spot) for name, spot in job.weights.items()}
         return model, copy_weights(model.state_dict(), given)
 
     def attempt(self, outcome: Outcome, step: Callable[[], Any]) -> Any:
-        """Do a step of the candidate's; whatever it raises is told to the referee and ends this process."""
+        """Run a step of the candidate; report any error to the referee and end this process."""
         try:
             return step()
         except BaseException as error:  # noqa: BLE001 - a candidate can raise anything, SystemExit included
@@ -225,7 +223,7 @@ class Server:
 
 
 def _resolve(result: Any) -> Any:
-    """A tensor that is yet to be conjugated or negated is not computed yet."""
+    """Compute pending conjugations and negations: such a tensor is not finished."""
     if isinstance(result, torch.Tensor):
         return result.resolve_conj().resolve_neg() if result.is_conj() or result.is_neg() else result
     if type(result) in (list, tuple):
@@ -235,6 +233,6 @@ def _resolve(result: Any) -> Any:
 
 def _outcome_of(error: BaseException, log: str, otherwise: Outcome) -> Outcome:
     no_memory = isinstance(error, MemoryError | torch.cuda.OutOfMemoryError) or any(sign in log for sign in NO_MEMORY)
-    if type(error).__module__.startswith("triton.compiler"):  # compiles when it is first called
+    if type(error).__module__.startswith("triton.compiler"):  # Triton compiles at the first call
         otherwise = Outcome.COMPILE_ERROR
     return Outcome.OUT_OF_MEMORY if no_memory else otherwise

@@ -1,7 +1,6 @@
-"""A first profile: what the compiler says of each kernel, and where the time goes.
+"""Profiles a call: the time of each kernel or operator.
 
-It is for the agents and for labels, and nothing is judged by it: it is made in the candidate's process, so it is as
-true as that process is honest.
+Agents and labels use it. No verdict depends on it: it is made in the candidate's process, which may lie.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ _IDENTIFIER = re.compile(r"\w+")
 
 @dataclass(frozen=True)
 class Row:
-    """A kernel or an operator, how long it takes in one call, and whether the candidate brought it."""
+    """A kernel or an operator with its time in one call; ``own`` is True if the candidate defines it."""
 
     ms: float
     what: str
@@ -36,7 +35,7 @@ class Row:
 
 
 def profile_call(call: Callable[[], Any], gpu: bool, source: str) -> list[Row]:
-    """The kernels of a GPU, or the operators of the host, that a call spends its time in; the longest first."""
+    """Return the GPU's kernels or the host's operators with their times, the longest first."""
     kinds = [ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if gpu else [])]
     with torch.profiler.profile(activities=kinds) as recorded:
         began = time.perf_counter()
@@ -50,18 +49,18 @@ def profile_call(call: Callable[[], Any], gpu: bool, source: str) -> list[Row]:
 
 
 def format_table(rows: Sequence[Row]) -> str:
-    """The longest of them as text."""
+    """Format the longest rows as text."""
     total = sum(row.ms for row in rows) or 1.0
     return "\n".join(f"{row.ms:9.4f} ms {row.ms / total:4.0%}  {row.what}" for row in rows[:MAX_LINES])
 
 
 def own_share(rows: Sequence[Row]) -> float:
-    """The share of the time in what the candidate brought."""
+    """Return the share of the time in the candidate's own kernels."""
     return sum(row.ms for row in rows if row.own) / (sum(row.ms for row in rows) or 1.0)
 
 
 def _operators(recorded: torch.profiler.profile, took_ms: float) -> list[Row]:
-    """Time of each operator without those it calls, and what is left: a kernel of one's own is no operator."""
+    """Return each operator's own time and the rest: a candidate's own kernel is no operator."""
     events = [event for event in recorded.key_averages() if event.device_type.name == "CPU"]
     rows = [
         Row(
@@ -76,7 +75,7 @@ def _operators(recorded: torch.profiler.profile, took_ms: float) -> list[Row]:
 
 
 def _kernels(recorded: torch.profiler.profile, source: str) -> list[Row]:
-    """Time of each kernel, with its launch and what it occupied, which only the exported form has."""
+    """Return the time of each kernel with its launch and occupancy, which only the exported trace has."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder, "trace.json")
         recorded.export_chrome_trace(str(path))
@@ -93,10 +92,7 @@ def _kernels(recorded: torch.profiler.profile, source: str) -> list[Row]:
 
 
 def is_defined_in(source: str, kernel: str) -> bool:
-    """Whether a source defines a kernel, to go by the name alone that the device knows it by.
-
-    The profiler's export writes ``Kernel`` for one whose name is ``kernel``.
-    """
+    """True if a source defines a kernel of that name. The profiler's export writes ``Kernel`` for ``kernel``."""
     kernel = "kernel" if kernel == "Kernel" else kernel
     name = _IDENTIFIER.findall(kernel.partition("<")[0].partition("(")[0])
     return bool(name) and re.search(rf"(__global__[^;{{]*|def\s+)\b{name[-1]}\s*\(", source) is not None

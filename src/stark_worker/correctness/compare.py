@@ -1,13 +1,12 @@
-"""Whether what a candidate computed is what the reference computes.
+"""Compares a candidate's outputs with the reference's.
 
-``verified``: the error against a double-precision reference may be a few times the reference's own rounding error, or
-a small share of the spread of the output, whichever is more, and large values may be off by a small share of
-themselves. ``kernelbench``: the fixed tolerances of its version. Tolerances that the user sets replace either. Integers
-and booleans are exact, but for what rounding alone decides (``rounding``). NaN and infinities, with their signs, have
-to be where the reference has them. Complex numbers are compared as pairs of reals.
+``verified`` allows a few times the reference's own rounding error, or a small share of the output's spread, whichever
+is more. Large values may also be off by a small share of themselves. ``kernelbench`` uses the fixed tolerances of its
+version. Tolerances that the user sets replace either. Integers and booleans must be equal, except where rounding alone
+decides (``rounding``). NaN and infinities must be where the reference has them. Complex numbers are pairs of reals.
 
-Everything works through pieces of a tensor, on the device it lies on, so that comparing outputs that fill the memory
-takes little more of it; results are collected on the device and fetched once.
+Tensors are compared piece by piece on their own device: outputs may fill most of the memory. Results are collected on
+the device and fetched once.
 """
 
 from __future__ import annotations
@@ -21,19 +20,19 @@ import torch
 from stark_worker.protocol.request import EvalRequest, KernelBenchVersion, Precision, Score
 
 OWN_ERROR_FACTOR = 4.0
-MAX_SPREAD_SHARE = 1e-2  # of the spread: beyond it the reference's own error says nothing but that it is unstable
+MAX_SPREAD_SHARE = 1e-2  # of the spread: a larger error of the reference only shows that it is unstable
 PIECES = 256
-# How many pieces, and how many elements in one at least, since fewer are slow, and at most.
+# Number of pieces, and the least and most elements of one: small pieces are slow.
 HOST_PIECES, DEVICE_PIECES = (PIECES, 2**18, 2**24), (PIECES // 4, 2**23, 2**25)
 MISMATCHES_SHOWN = 5
-# What is smaller has no digits left, or counts as zero in many a kernel.
+# Smaller values have no digits left, or many kernels flush them to zero.
 MIN_TOLERANCE = {Precision.FP32: 2.0**-126, Precision.BF16: 2.0**-126, Precision.FP16: 2.0**-24}
 SPREAD_SAMPLE_SIZE, OUTLIER_RATIO = 2**16, 1_000.0
 
 
 @dataclass(frozen=True)
 class Rules:
-    """What of the tolerances is left to the one who asks; None leaves it to the score."""
+    """Tolerances that a request may set; None leaves them to the score."""
 
     kernelbench_version: KernelBenchVersion = KernelBenchVersion.HEAD
     atol: float | None = None
@@ -56,17 +55,17 @@ class Tolerance:
 
 
 def as_real(tensor: torch.Tensor) -> torch.Tensor:
-    """Complex numbers as pairs of reals, anything else as it is."""
+    """View complex numbers as pairs of reals; return other tensors unchanged."""
     return torch.view_as_real(tensor.resolve_conj()) if tensor.is_complex() else tensor
 
 
 def is_inexact(tensor: torch.Tensor) -> bool:
-    """Whether its values are rounded, as integers and booleans are not."""
+    """True if its values are rounded; integers and booleans are not."""
     return tensor.is_floating_point() or tensor.is_complex()
 
 
 def all_finite(tensor: torch.Tensor) -> bool:
-    """Whether there is no NaN and no infinity; either shows in the smallest or the largest value."""
+    """True if there is no NaN and no infinity; either shows in the smallest or the largest value."""
     tensor = as_real(tensor)
     if tensor.numel() == 0 or not tensor.is_floating_point():
         return True
@@ -74,9 +73,9 @@ def all_finite(tensor: torch.Tensor) -> bool:
 
 
 def spread(tensor: torch.Tensor) -> float:
-    """The standard deviation of the values that are not out of all proportion; 0 where there are fewer than two.
+    """Return the standard deviation without outliers; 0 for fewer than two values.
 
-    What a mask sets to -1e9 would hide any error beside it.
+    Outliers, such as a mask's -1e9, would hide any error of the other values.
     """
     tensor = as_real(tensor)
     limit = _outlier_limit(tensor)
@@ -100,19 +99,19 @@ def spread(tensor: torch.Tensor) -> float:
 
 
 def _outlier_limit(tensor: torch.Tensor) -> float:
-    """How large a value can be beside the smaller ones that are not zero, of which a sample is looked at."""
+    """Return the magnitude from which a value is an outlier, estimated from a sample of the nonzero values."""
     sample = tensor.flatten()[:: -(-max(tensor.numel(), 1) // SPREAD_SAMPLE_SIZE)].to(torch.float64).abs()
     sample = sample[(sample > 0) & sample.isfinite()]
     return OUTLIER_RATIO * float(sample.quantile(0.25)) if sample.numel() else math.inf
 
 
 def _largest_magnitude(tensor: torch.Tensor) -> float:
-    """NaN where there is one."""
+    """Return the largest magnitude; NaN if a value is not finite."""
     return max(map(abs, map(float, tensor.aminmax()))) if tensor.numel() and all_finite(tensor) else math.nan
 
 
 def largest_error(got: torch.Tensor, expected: torch.Tensor) -> float:
-    """The largest difference between finite values."""
+    """Return the largest difference between finite values."""
     worst = torch.zeros((), dtype=torch.float64, device=expected.device)
     for mine, theirs in _pairs(as_real(got), as_real(expected)):
         worst = torch.maximum(worst, _error(mine, theirs).nan_to_num_(0.0, 0.0, 0.0).max())
@@ -120,7 +119,7 @@ def largest_error(got: torch.Tensor, expected: torch.Tensor) -> float:
 
 
 def error_share(got: torch.Tensor, expected: torch.Tensor) -> float:
-    """The error as a share of the values, both as root mean squares over what is finite."""
+    """Return the error as a share of the values, both as root mean squares over finite values."""
     errors = torch.zeros((), dtype=torch.float64, device=expected.device)
     values = torch.zeros_like(errors)
     for mine, theirs in _pairs(as_real(got), as_real(expected)):
@@ -129,29 +128,35 @@ def error_share(got: torch.Tensor, expected: torch.Tensor) -> float:
     return math.sqrt(float(errors / values)) if values > 0 else 0.0
 
 
+def equal_up_to_rounding(one: torch.Tensor, other: torch.Tensor) -> bool:
+    """True if two outputs of one model differ by no more than rounding can cause."""
+    limit = MAX_SPREAD_SHARE * spread(one) if is_inexact(one) else 0.0
+    return one.shape == other.shape and largest_error(one, other) <= limit
+
+
 def same_finite(one: torch.Tensor, other: torch.Tensor) -> bool:
-    """Whether the two are finite at the same places."""
+    """True if both are finite at the same places."""
     if all_finite(one) and all_finite(other):
         return True
     return all(torch.equal(a.isfinite(), b.isfinite()) for a, b in _pairs(as_real(one), as_real(other)))
 
 
 def same_bits(one: torch.Tensor, other: torch.Tensor) -> bool:
-    """Whether two tensors of one kind hold the same bits; NaN is equal to itself here."""
+    """True if two tensors of one kind hold the same bits; NaN equals itself here."""
     if one.dtype is torch.complex128:
         one, other = torch.view_as_real(one), torch.view_as_real(other)
     return all(torch.equal(a, b) for a, b in _pairs(bits(one), bits(other)))
 
 
 def bits(tensor: torch.Tensor) -> torch.Tensor:
-    """The same memory as integers; elements of at most eight bytes."""
+    """View the memory as integers; elements have at most eight bytes."""
     return tensor.view({1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}[tensor.element_size()])
 
 
 def tolerance(
     expected: torch.Tensor, own_error: float, precision: Precision, score: Score, rules: Rules = DEFAULT_RULES
 ) -> Tolerance:
-    """How far from ``expected`` a value may be."""
+    """Return the allowed distance from ``expected``."""
     expected = as_real(expected)
     if not expected.is_floating_point():
         return Tolerance(0.0, 0.0)
@@ -166,7 +171,7 @@ def tolerance(
 
 
 def mismatch(got: torch.Tensor, expected: torch.Tensor, allowed: Tolerance, piece: int | None = None) -> str | None:
-    """None when the two agree, otherwise a few lines on how they differ. ``piece``: how many elements at a time."""
+    """Return None if the two agree, otherwise a few lines on the differences. ``piece`` is elements at a time."""
     got, expected = as_real(got), as_real(expected)
     if got.shape != expected.shape or got.is_floating_point() != expected.is_floating_point():
         return f"is {_format_kind(got)}, expected {_format_kind(expected)}"
@@ -178,7 +183,7 @@ def mismatch(got: torch.Tensor, expected: torch.Tensor, allowed: Tolerance, piec
 
 @dataclass(frozen=True)
 class _Mismatches:
-    """What is wrong in how many places, and the first of these."""
+    """Counts of wrong and of unwritten values, and the first wrong places."""
 
     wrong: int
     unwritten: int
@@ -186,7 +191,7 @@ class _Mismatches:
 
 
 def _is_all_close(got: torch.Tensor, expected: torch.Tensor, atol: float, piece: int | None) -> bool:
-    """The common case, and cheap: no error beyond the absolute tolerance. A NaN is never near."""
+    """True if no error exceeds the absolute tolerance: the common case, and cheap. A NaN is never close."""
     worst = torch.zeros((), dtype=_working_type(expected), device=expected.device)
     for mine, theirs in _pairs(got, expected, piece):
         low, high = _difference(mine, theirs).aminmax()
@@ -213,12 +218,12 @@ def _find_mismatches(got: torch.Tensor, expected: torch.Tensor, allowed: Toleran
 
 
 def _first(differs: torch.Tensor, count: int) -> list[list[int]]:
-    """Where it is true; flat, because all the indices of a piece that is wrong throughout would be large."""
+    """Return the first true places. Search flat: the indices of a piece that is all wrong would be large."""
     return [_index(int(place), differs.shape) for place in differs.flatten().nonzero()[:count, 0]]
 
 
 def _index(place: int, shape: Sequence[int]) -> list[int]:
-    """A place in a flat tensor as an index. ``torch.unravel_index`` begins with seconds of importing."""
+    """Turn a flat place into an index. ``torch.unravel_index`` imports for seconds."""
     index: list[int] = []
     for size in reversed(shape):
         place, at = divmod(place, size)
@@ -231,7 +236,7 @@ def _differs(got: torch.Tensor, expected: torch.Tensor, allowed: Tolerance) -> t
     if not expected.is_floating_point():
         return got != expected
     near = _error(got, expected) <= expected.to(_working_type(expected)).abs().mul_(allowed.rtol).add_(allowed.atol)
-    near.logical_and_(expected.isfinite())  # next to an infinity everything would be near
+    near.logical_and_(expected.isfinite())  # an infinite tolerance would accept everything
     near.logical_or_(got == expected)
     return near.logical_or_(got.isnan().logical_and_(expected.isnan())).logical_not_()
 
@@ -252,7 +257,7 @@ def _working_type(tensor: torch.Tensor) -> torch.dtype:
 
 
 def _split_dimension(tensor: torch.Tensor) -> int:
-    """The dimension to cut along: the first that gives enough pieces, otherwise the longest."""
+    """Return the dimension to cut along: the first that gives enough pieces, otherwise the longest."""
     enough = [dimension for dimension in range(tensor.ndim) if tensor.shape[dimension] >= PIECES]
     return enough[0] if enough else max(range(tensor.ndim), key=lambda each: tensor.shape[each], default=0)
 
@@ -260,13 +265,13 @@ def _split_dimension(tensor: torch.Tensor) -> int:
 def _pairs(
     got: torch.Tensor, expected: torch.Tensor, piece: int | None = None
 ) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
-    """Views of both, piece by piece along one dimension: no stride, and no pair of strides, needs a copy."""
+    """Yield views of both, piece by piece along one dimension; no strides need a copy."""
     for (begin, length), theirs in pieces(expected, piece):
         yield (got.narrow(_split_dimension(expected), begin, length) if got.ndim else got), theirs
 
 
 def pieces(tensor: torch.Tensor, piece: int | None = None) -> Iterator[tuple[tuple[int, int], torch.Tensor]]:
-    """Views of it along one dimension, each with where it begins and how long it is."""
+    """Yield views along one dimension, each with its begin and length."""
     if tensor.numel() == 0:
         return
     if tensor.ndim == 0:

@@ -1,7 +1,7 @@
-"""Whether a task tests anything: before money is spent on it, answers that compute nothing are put to its check.
+"""Finds tasks that test nothing: answers that compute nothing pass their check.
 
-An answer counts as accepted when it passes every case a candidate would be tried on, by the same comparison. A task
-is with_degenerate_reasons by this test and not by a list, for what is degenerate depends on the score.
+An answer is accepted if it passes every case that a candidate would get, by the same comparison. This is tested and not
+read off a list, because it depends on the score.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ Answer = Callable[[Case], list[torch.Tensor] | None]
 
 
 def degenerate_reasons(reference: Reference) -> list[str]:
-    """Why the task is degenerate, one sentence for each reason; none when it is with_degenerate_reasons.
+    """Return why the task is degenerate, one sentence for each reason; an empty list if it is not.
 
-    Of the cases one at a time is in memory, which a single one may nearly fill.
+    Only one case is in memory at a time: one may nearly fill it.
     """
     remaining, repeats = _trivial_answers(reference), None
     for case in reference.cases():
@@ -52,14 +52,14 @@ def _trivial_answers(reference: Reference) -> list[tuple[str, Answer]]:
 
 
 def _answer_for_another_input(reference: Reference) -> list[torch.Tensor]:
-    """No wider than a candidate's, and without the input."""
+    """Return the answer to inputs drawn separately, in the type that a candidate returns."""
     other = reference.draw("another input")
-    assert other is not None  # only a change of the inputs can lead to none
+    assert other is not None  # only changed inputs can lead to none
     return [mine.to(kind.dtype) for mine, kind in zip(other.expected, reference.outputs, strict=True)]
 
 
 def _mean_answer(case: Case, reference: Reference) -> list[torch.Tensor] | None:
-    if all(output.numel() == 1 for output in case.expected):  # its own mean, by nature
+    if all(output.numel() == 1 for output in case.expected):  # a single value is its own mean
         return None
     pairs = zip(case.expected, reference.outputs, strict=True)
     return [_constant_answer(_mean_of(output), output, kind) for output, kind in pairs]
@@ -67,13 +67,15 @@ def _mean_answer(case: Case, reference: Reference) -> list[torch.Tensor] | None:
 
 def _mean_of(output: torch.Tensor) -> complex:
     wide = torch.complex128 if output.is_complex() else torch.float64
-    total = sum((piece.sum(dtype=wide).item() for _, piece in pieces(output)), 0.0)  # as a whole it would be widened
+    total = sum(
+        (piece.sum(dtype=wide).item() for _, piece in pieces(output)), 0.0
+    )  # a sum over all would widen all of it at once
     mean = total / max(output.numel(), 1)
     return mean if is_inexact(output) else round(float(mean))
 
 
 def _constant_answer(value: complex, output: torch.Tensor, kind: torch.Tensor) -> torch.Tensor:
-    """One value in place of every other, which takes no memory."""
+    """Return one value expanded to the output's shape, which takes no memory."""
     return torch.full((), value, dtype=kind.dtype, device=output.device).expand(output.shape)
 
 
@@ -89,7 +91,7 @@ def _return_input(number: int) -> Answer:
 
 
 def _is_accepted(reference: Reference, case: Case, outputs: list[torch.Tensor] | None) -> bool:
-    """Outputs are rounded to the type a candidate has to return before they are compared."""
+    """True if the outputs pass, rounded to the type that a candidate has to return."""
     if outputs is None:
         return False
     rounded = [output.to(kind.dtype) for output, kind in zip(outputs, reference.outputs, strict=True)]

@@ -1,8 +1,8 @@
-"""Which inputs a candidate is tried on.
+"""Draws and changes the inputs that a candidate is tried on.
 
-``verified`` begins with the task's own inputs and changes them by amounts and at places nobody can foresee: statistical
-answers, partial sums and passed-through inputs are right on one distribution only. ``kernelbench`` draws the same few
-inputs for everybody.
+``verified`` starts from the task's own inputs and changes them by random amounts at random places. Statistical answers,
+partial sums and passed-through inputs are right on one distribution only. ``kernelbench`` draws the same few inputs for
+every candidate.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ import torch
 
 KERNELBENCH_SEED = 42
 KERNELBENCH_TRIALS = 5
-OTHER_DISTRIBUTIONS = 4  # distributions besides the task's own, for each candidate
-VALUES_PER_OUTLIER = 1_000  # one in so many
+OTHER_DISTRIBUTIONS = 4  # for each candidate, in addition to the task's own
+VALUES_PER_OUTLIER = 1_000
 TIMED_CALL, RESCALE_RANGE = "a timed call", (0.9, 1.0)
 
 Change = Callable[[torch.Tensor], torch.Tensor]
@@ -27,16 +27,16 @@ def secret_seed() -> int:
 
 
 def kernelbench_seeds() -> list[int]:
-    """The seeds of its trials, drawn one by one from the one public seed."""
+    """Return the seeds of KernelBench's trials, drawn one by one from its public seed."""
     generator = torch.Generator().manual_seed(KERNELBENCH_SEED)
     draws = [torch.randint(0, 2**32 - 1, (1,), generator=generator) for _ in range(KERNELBENCH_TRIALS)]
     return [int(draw) for draw in draws]
 
 
 def changes() -> list[tuple[str, Change]]:
-    """All that can be done to floating-point inputs, in an order and with amounts drawn anew.
+    """Return all changes of floating-point inputs, in random order and with random amounts.
 
-    Negation is always among those that a candidate meets: tasks draw from U(0, 1), where much is close to identity.
+    Negation is always among the first: tasks draw from U(0, 1), where many functions are close to identity.
     """
     draw = random.SystemRandom()
     large, small, shift = draw.uniform(2.0, 6.0), draw.uniform(0.05, 0.3), draw.uniform(0.5, 2.0)
@@ -55,9 +55,9 @@ def changes() -> list[tuple[str, Change]]:
 
 
 def rescaling(fixed: bool) -> tuple[str, Change]:
-    """What makes values new and leaves their distribution almost as it is.
+    """Return a change that makes new values and almost keeps their distribution.
 
-    Where they are fixed, each by a factor of its own: whoever knows one answer could scale it as its inputs are scaled.
+    Fixed inputs get one factor for each value: a candidate could scale a stored answer by a common factor.
     """
     if fixed:
         return TIMED_CALL, lambda x: x * torch.empty_like(x).uniform_(*RESCALE_RANGE)
@@ -75,7 +75,7 @@ def _with_outliers(tensor: torch.Tensor, factor: float) -> torch.Tensor:
 
 
 def _with_spikes(tensor: torch.Tensor, height: float) -> torch.Tensor:
-    """One element of each row stands out: a sum that leaves some of them out misses whole spikes."""
+    """Put one spike into each row: a sum that skips elements misses whole spikes."""
     if tensor.ndim == 0 or tensor.numel() == 0:
         return tensor * height
     places = torch.randint(tensor.shape[-1], (*tensor.shape[:-1], 1), device=tensor.device)
@@ -83,7 +83,7 @@ def _with_spikes(tensor: torch.Tensor, height: float) -> torch.Tensor:
 
 
 def _with_offsets(tensor: torch.Tensor, largest: float) -> torch.Tensor:
-    """The second dimension is taken for the channels, the first where there is no other."""
+    """Shift each channel; the channels are the second dimension, or the first if it is the only one."""
     shape = [1] * tensor.ndim
     if tensor.ndim:
         dimension = min(1, tensor.ndim - 1)

@@ -1,4 +1,4 @@
-"""TODO."""
+"""Packs nested values of tensors, numbers and text as JSON, and compares their structure."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from typing import Any
 import torch
 
 
-def doubled(tensor: torch.Tensor) -> torch.Tensor:
-    """The same values in double precision; integers as they are."""
+def to_double(tensor: torch.Tensor) -> torch.Tensor:
+    """Return the values in double precision; integers unchanged."""
     if tensor.is_complex():
         return tensor.to(torch.complex128)
     return tensor.double() if tensor.is_floating_point() else tensor
 
 
 def pack(value: Any, tensors: list[torch.Tensor]) -> str:
-    """A value as JSON; its tensors are appended to ``tensors`` and only numbered in the text."""
+    """Write a value as JSON; append its tensors to ``tensors`` and number them in the text."""
     return json.dumps(_pack(value, tensors))
 
 
@@ -37,7 +37,7 @@ def _pack(value: Any, tensors: list[torch.Tensor]) -> Any:
 
 
 def unpack(packed: str, tensors: Sequence[torch.Tensor]) -> Any:
-    """The value that ``pack`` wrote, with these tensors in place of the numbers."""
+    """Return the value that ``pack`` wrote, with these tensors in place of the numbers."""
     return _unpack(json.loads(packed), tensors)
 
 
@@ -55,26 +55,26 @@ def _unpack(data: dict[str, Any], tensors: Sequence[torch.Tensor]) -> Any:
 
 @dataclass(frozen=True)
 class Layout:
-    """How a result lies in memory: its strides, and whether it shares memory with what it was computed from."""
+    """Strides of a result; ``shares`` is True if it shares memory with its arguments."""
 
     stride: tuple[int, ...]
     shares: bool
 
 
 def layout(result: torch.Tensor, given: Sequence[torch.Tensor]) -> Layout:
-    """Strides of dimensions with one element mean nothing and are left out."""
+    """Return the layout, without the strides of dimensions with one element: they mean nothing."""
     stride = tuple(step for step, size in zip(result.stride(), result.shape, strict=True) if size > 1)
     own = result.untyped_storage().data_ptr()
     return Layout(stride, result.numel() > 0 and any(own == other.untyped_storage().data_ptr() for other in given))
 
 
 def tensors_in(value: Any) -> list[torch.Tensor]:
-    """All tensors in lists, tuples and dicts."""
+    """Return all tensors in lists, tuples and dicts."""
     found: list[torch.Tensor] = []
     pack(value, found)
     return found
 
 
 def structure(packed: str) -> str:
-    """How a packed value is built, lists and tuples taken as the same: C++ extensions only return lists."""
+    """Return a packed value with tuples as lists: C++ extensions only return lists."""
     return packed.replace('{"tuple":', '{"list":')

@@ -1,9 +1,8 @@
-"""The trusted side's own copy of the task: draws inputs and computes what should come out.
+"""The referee's copy of the task: draws inputs and computes the expected outputs.
 
-Models stay in train mode, as in KernelBench, and the generator is seeded alike before every call, so that dropout draws
-the same mask on both sides. Batch norm in train mode normalises by the batch: its running statistics advance with every
-call on either side, start alike, and reach no output. A task whose outputs do depend on earlier calls cannot be judged;
-``admission.degenerate_reasons`` says so.
+Models stay in train mode, as in KernelBench. Both sides seed the generator equally before every call, so dropout draws
+the same mask. Batch norm normalises by the batch: its running statistics start equal and reach no output. A task whose
+outputs depend on earlier calls cannot be judged; ``degenerate`` reports it.
 """
 
 from __future__ import annotations
@@ -13,7 +12,7 @@ import random
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import torch
 
@@ -23,6 +22,7 @@ from stark_worker.correctness.compare import (
     Rules,
     Tolerance,
     all_finite,
+    equal_up_to_rounding,
     is_inexact,
     largest_error,
     mismatch,
@@ -40,8 +40,8 @@ from stark_worker.correctness.inputs import (
     rescaling,
     secret_seed,
 )
-from stark_worker.correctness.model import forward, import_file
-from stark_worker.correctness.nested import Layout, doubled, layout, pack, structure, tensors_in, unpack
+from stark_worker.correctness.model import forward, import_file, run_task_code
+from stark_worker.correctness.nested import Layout, layout, pack, structure, tensors_in, to_double, unpack
 from stark_worker.correctness.weights import construct_model, seed_generators
 from stark_worker.device.arena import free_bytes, nbytes
 from stark_worker.protocol.errors import TaskFault
@@ -49,22 +49,19 @@ from stark_worker.protocol.request import Precision, Score
 
 DTYPES = {Precision.FP32: torch.float32, Precision.BF16: torch.bfloat16, Precision.FP16: torch.float16}
 OWN_DISTRIBUTION = "the task's own distribution"
-OTHER_DISTRIBUTION_SHARE = 0.25  # the share of samples on another distribution than the task's own
-HUGE_CALL_BYTES = 2**31  # bytes of inputs and outputs, from which on not every timed call is compared
-DOUBLE_PRECISION_COPIES = (
-    3  # inputs, outputs and what lies between them, each at most this many times in double precision
-)
+OTHER_DISTRIBUTION_SHARE = 0.25  # of timed samples
+HUGE_CALL_BYTES = 2**31  # inputs and outputs; from here on only some timed calls are compared
+DOUBLE_PRECISION_COPIES = 3  # of inputs and outputs, that a double-precision run may need memory for
 
 Resize = Callable[[list[torch.Tensor]], list[torch.Tensor]]
-Result = TypeVar("Result")
 
 
 @dataclass(frozen=True)
 class Case:
-    """Inputs nobody has seen before, what the reference makes of them, and how far from it each output may be.
+    """New inputs, the expected outputs, and the tolerance of each output.
 
-    ``input_seed`` is the seed the inputs came from. It is never told, for on a GPU a call comes before its inputs; what the
-    generators are set to for the call is another ``seed``.
+    The inputs come from ``input_seed``. The candidate never gets it: on a GPU a call arrives before its inputs. For the
+    call the generators are set to ``seed``.
     """
 
     name: str
@@ -72,13 +69,13 @@ class Case:
     inputs: list[torch.Tensor]
     expected: list[torch.Tensor]
     allowed: tuple[Tolerance, ...] = ()
-    exact: bool = False  # expected in double precision where that can be had
-    changed: bool = False  # not as the task itself draws them, so that the reference may be undefined there
+    exact: bool = False  # expected outputs are in double precision where possible
+    changed: bool = False  # not drawn as the task draws them; the reference may be undefined there
     seed: int = field(default_factory=secret_seed)
 
 
 class Reference:
-    """The model of a task under one random initialisation; for the score ``kernelbench``, under its public seed."""
+    """The model of a task under one random seed; for the score ``kernelbench``, under its public seed."""
 
     def __init__(
         self,
@@ -94,46 +91,46 @@ class Reference:
         self._resize: Resize = lambda tensors: tensors
         self._is_kernelbench = score is Score.KERNELBENCH
         self.construct_seed = KERNELBENCH_SEED if self._is_kernelbench else secret_seed()
-        self.nontrivial = not self._is_kernelbench  # what both sides tell ``construct_model``
+        self.nontrivial = not self._is_kernelbench  # an argument of ``construct_model`` on both sides
         path = folder / "task.py"
         path.write_text(source, encoding="utf-8")
         self._module = run_task_code("The file", lambda: import_file("task", path))
         self.construct_tensors: list[torch.Tensor] = []
         self.construct = self._construct_arguments()
         self.own_errors: list[float] = []  # on the task's own distribution
-        self.outputs: list[torch.Tensor] = []  # without data: what forward() returns, by kind
+        self.outputs: list[torch.Tensor] = []  # on the device "meta": kinds without data
         self.arguments = ""
         self.structure = ""
-        self.layouts: list[Layout] = []  # how what forward() returns lies in memory
-        self.writes_output: list[bool] = []  # whether it has to be written in a call, or was there before
+        self.layouts: list[Layout] = []  # of the outputs
+        self.writes_output: list[bool] = []  # False for outputs that existed before the call
         self.first = self._start()
         if self.nontrivial and not all(map(all_finite, self.first.expected)):
-            self.nontrivial = False  # random values may have led where the task is undefined
+            self.nontrivial = False  # random values may have made the task undefined
             self.first = self._start()
         self._has_fixed_inputs = not self._is_kernelbench and self._are_inputs_fixed()
 
     def _are_inputs_fixed(self) -> bool:
-        """Whether ``get_inputs`` takes nothing from the generator."""
+        """True if ``get_inputs`` takes nothing from the generator."""
         pairs = zip(self.first.inputs, self._inputs(secret_seed(), None), strict=True)
         return all(a.shape == b.shape and same_bits(a, b) for a, b in pairs if a.is_floating_point())
 
     @property
     def exact(self) -> bool:
-        """Whether expected outputs could be had in double precision so far."""
+        """True if double precision has worked so far."""
         return self._exact is not None
 
     @property
     def weights(self) -> dict[str, torch.Tensor]:
-        """What is copied into a candidate. In KernelBench nothing is: there weights agree by seed and order alone."""
+        """Weights to copy into a candidate. KernelBench copies none: weights agree by seed and order alone."""
         return {} if self._is_kernelbench else dict(self.model.state_dict())
 
     def draw_first_case(self) -> None:
-        """Draw what one candidate alone is to see, unless that was just done."""
+        """Draw a case for the next candidate alone, unless one is ready."""
         if not self.first.expected:
             self.first = self._own_case(seed=kernelbench_seeds()[0] if self._is_kernelbench else None)
 
     def with_input_sizes(self, resize: Resize) -> Reference:
-        """The same model on inputs of other sizes; a ``TaskFault`` where it does not take them."""
+        """Return the same model on inputs of other sizes; raise ``TaskFault`` if it does not take them."""
         other = copy.copy(self)
         other._resize, other.outputs, other.layouts = resize, [], []
         other.first = other._own_case()
@@ -142,36 +139,36 @@ class Reference:
         return other
 
     def release_first_case(self) -> None:
-        """Let go of what only one candidate needed."""
+        """Free the case that only one candidate needed."""
         self.first = replace(self.first, inputs=[], expected=[])
         if self.device.type == "cuda":
             torch.cuda.empty_cache()
 
     @property
     def call_bytes(self) -> int:
-        """What the inputs and outputs of one call take."""
+        """Bytes of one call's inputs and outputs."""
         return sum(map(nbytes, (*self.first.inputs, *self.outputs)))
 
     @property
     def huge(self) -> bool:
-        """Whether to answer and to compare a call takes far longer than the call."""
+        """True if answering and comparing a call takes far longer than the call."""
         return self.call_bytes >= HUGE_CALL_BYTES
 
     def draw(self, name: str, change: Change | None = None, exact: bool = True, seed: int | None = None) -> Case | None:
-        """One case; None when a change of the inputs led to where the reference is undefined."""
+        """Draw one case; None if the reference is undefined on the changed inputs."""
         return self.answer(self._draw_inputs(name, change, seed), exact)
 
     def _draw_inputs(self, name: str, change: Change | None, seed: int | None = None) -> Case:
-        """A case without what should come out.
+        """Draw a case without expected outputs.
 
-        Inputs are drawn on the device, where that takes milliseconds. So KernelBench's seeds give other values on a GPU
-        than there, which draws on the host, of the same distribution.
+        Inputs are drawn on the device, which takes milliseconds. KernelBench draws on the host, so on a GPU its seeds
+        give other values here, of the same distribution.
         """
         input_seed = secret_seed() if seed is None else seed
         return Case(name, input_seed, self._inputs(input_seed, change), [], changed=change is not None)
 
     def answer(self, case: Case, exact: bool = False) -> Case | None:
-        """The case with what should come out, as ``draw`` has it."""
+        """Return the case with expected outputs; None as in ``draw``."""
         try:
             outputs = self.run(self.model, case.inputs, case.seed)
         except TaskFault:
@@ -190,9 +187,9 @@ class Reference:
         return tolerance(expected, own_error, self.precision, self.score, self.rules)
 
     def cases(self) -> Iterator[Case]:
-        """The cases a candidate has to get right before it is timed.
+        """Yield the cases that a candidate has to get right before it is timed.
 
-        Verified: the task's own distribution and some others, a random choice in random order. KernelBench: its trials.
+        Verified: the task's own distribution and a random choice of others, in random order. KernelBench: its trials.
         """
         if self._is_kernelbench:
             yield self.first
@@ -204,25 +201,25 @@ class Reference:
             yield self.first if place == own else next(others, None) or self._own_case()
 
     def timed_cases(self, count: int = 1) -> list[Case]:
-        """Fresh cases for one sample of the clock, with expected outputs in the task's own precision.
+        """Draw new cases for one timed sample, with expected outputs in the task's own precision.
 
-        They are all of one distribution, mostly the task's own: the median is not to depend on the others, but who is
-        right on the task's own distribution alone is not right.
+        All have one distribution, mostly the task's own. The median then does not depend on the others, but a candidate
+        has to be right on them too.
         """
         name, change = self._timed_distribution()
         return [self.draw(name, change, exact=False) or self._rescaled() for _ in range(count)]
 
     def own_cases(self, count: int) -> list[Case]:
-        """Fresh cases of the task's own distribution, whose outputs differ: otherwise the task would test nothing."""
+        """Draw new cases of the task's own distribution."""
         return [self._own_case(exact=False) for _ in range(count)]
 
     def timed_inputs(self, count: int) -> list[Case]:
-        """The same, yet to be answered: a case whose answer nobody looks at needs none."""
+        """Draw cases as ``timed_cases`` does, without expected outputs."""
         name, change = self._timed_distribution()
         return [self._draw_inputs(name, change) for _ in range(count)]
 
     def _timed_distribution(self) -> tuple[str, Change | None]:
-        """KernelBench changes nothing."""
+        """Choose a distribution; KernelBench keeps the task's own."""
         if self._is_kernelbench:
             return OWN_DISTRIBUTION, None
         chance = random.SystemRandom()
@@ -236,7 +233,7 @@ class Reference:
         return self.draw(*rescaling(self._has_fixed_inputs), exact=False) or self._own_case(exact=False)
 
     def run(self, model: Any, inputs: list[torch.Tensor], seed: int) -> list[torch.Tensor]:
-        """The outputs of one call of this model or of another that should do the same."""
+        """Return the outputs of one call of this model, or of another that should do the same."""
         arguments = unpack(self.arguments, [tensor.clone() for tensor in inputs])  # a forward may work in place
         result = run_task_code("forward()", lambda: forward(model, arguments, seed))
         outputs: list[torch.Tensor] = []
@@ -262,7 +259,7 @@ class Reference:
         return case
 
     def _construct_arguments(self) -> str:
-        """Packed, their tensors apart; a model is made on the host and moved."""
+        """Pack the arguments of ``Model``, tensors separately; a model is made on the host and moved."""
         seed_generators(self.construct_seed)
         given = run_task_code("get_init_inputs()", lambda: list(self._module.get_init_inputs()))
         tensors: list[torch.Tensor] = []
@@ -291,13 +288,13 @@ class Reference:
             return tensor
         if change is None and tensor.dtype is self.dtype and tensor.stride() == torch.empty_like(tensor).stride():
             return tensor
-        # Laid out as the task's own tensor is, and as the candidate gets it: a dropout mask follows the memory order.
+        # Keep the layout of the task's own tensor, which the candidate gets too: a dropout mask follows memory order.
         return torch.empty_like(tensor, dtype=self.dtype).copy_(change(tensor) if change else tensor)
 
     def _add_precision(
         self, inputs: list[torch.Tensor], outputs: list[torch.Tensor], seed: int
     ) -> tuple[list[torch.Tensor], list[float]]:
-        """Outputs in double precision where that fits and is the same computation, and how far the given ones are."""
+        """Return outputs in double precision where possible, and the error of the given ones."""
         exact = self._in_double(inputs, outputs, seed) or outputs
         better = [self._choose_exact(own, other) for own, other in zip(outputs, exact, strict=True)]
         return [output for output, _ in better], [error for _, error in better]
@@ -306,27 +303,27 @@ class Reference:
         self, inputs: list[torch.Tensor], outputs: list[torch.Tensor], seed: int
     ) -> list[torch.Tensor] | None:
         if not self.outputs and self._exact is not None and self._is_random(inputs, outputs, seed):
-            self._exact = None  # what is drawn, a dropout mask for one, differs with the precision
+            self._exact = None  # a dropout mask, for example, differs with the precision
         if self._exact is not None:
             if DOUBLE_PRECISION_COPIES * 8 * sum(tensor.numel() for tensor in (*inputs, *outputs)) <= free_bytes(
                 self.device
             ):
                 try:
-                    return self.run(self._exact, [doubled(tensor) for tensor in inputs], seed)
-                except TaskFault:  # a forward that insists on its own precision, or has no room for another
+                    return self.run(self._exact, [to_double(tensor) for tensor in inputs], seed)
+                except TaskFault:  # forward() insists on its own precision, or finds no memory
                     pass
             self._exact = None
         return None
 
     def _is_random(self, inputs: list[torch.Tensor], outputs: list[torch.Tensor], seed: int) -> bool:
-        """Whether the answer depends on the generator."""
+        """True if the outputs depend on the generator."""
         others = self.run(copy.deepcopy(self.model), inputs, seed + 1)
-        return not all(_equal_up_to_rounding(*pair) for pair in zip(outputs, others, strict=True))
+        return not all(equal_up_to_rounding(*pair) for pair in zip(outputs, others, strict=True))
 
     def _choose_exact(self, own: torch.Tensor, exact: torch.Tensor) -> tuple[torch.Tensor, float]:
         if own is exact or not is_inexact(own) or own.shape != exact.shape or own.is_complex() != exact.is_complex():
             return own, 0.0
-        # Far apart, the two did not compute the same; what stands out may be off by a share of itself.
+        # If they are far apart, they did not compute the same.
         limit = MAX_SPREAD_SHARE if self.dtype is torch.float32 else 10 * MAX_SPREAD_SHARE
         if mismatch(own, exact, Tolerance(limit * spread(own), limit)) or not same_finite(own, exact):
             return own, 0.0
@@ -339,23 +336,8 @@ class Reference:
             return None
 
 
-def run_task_code(part: str, step: Callable[[], Result]) -> Result:
-    """Run a part of the task; whatever it raises is the task's fault."""
-    try:
-        return step()
-    except (Exception, SystemExit) as error:
-        text = " ".join(str(error).split())[:500]
-        raise TaskFault(f"{part} fails: {type(error).__name__}: {text}") from error
-
-
-def _equal_up_to_rounding(own: torch.Tensor, other: torch.Tensor) -> bool:
-    """Whether two answers differ by no more than rounding can do."""
-    limit = MAX_SPREAD_SHARE * spread(own) if is_inexact(own) else 0.0
-    return own.shape == other.shape and largest_error(own, other) <= limit
-
-
 def _is_new(output: torch.Tensor, arguments: list[Any], model: torch.nn.Module) -> bool:
-    """Whether a call has to write an output: it is no view of what was there before, and repeats nothing."""
+    """True if a call has to write this output: it is no view of existing tensors and repeats nothing."""
     kept = [
         tensor for module in model.modules() for tensor in vars(module).values() if isinstance(tensor, torch.Tensor)
     ]

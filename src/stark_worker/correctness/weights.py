@@ -1,13 +1,14 @@
-"""How a model comes to its weights; both sides use this, so that they come to the same ones.
+"""Gives a model its weights; both sides use the same code and get the same weights.
 
-Both models are construct_model under one seed. Initialisers that leave ones and zeros would hide whether a norm's weight or
-a bias is used at all, so for the score ``verified`` a constant parameter gets random values instead, at the moment it
-is registered or filled: a constructor that goes on to pack its weights packs those.
+Both models are constructed under one seed. Initialisers that leave ones and zeros would hide an unused norm weight or
+bias. So for the score ``verified`` a constant parameter gets random values when it is registered or filled. A
+constructor that packs its weights then packs those values.
 """
 
 from __future__ import annotations
 
 import contextlib
+import enum
 import math
 import weakref
 import zlib
@@ -23,8 +24,8 @@ from torch.nn.modules.module import (
 from torch.nn.parameter import is_lazy
 from torch.overrides import TorchFunctionMode
 
-RUNNING_STATISTICS = ("running_mean", "running_var")  # other buffers are constants that mean something, such as masks
-LARGEST_REPLACED = 100.0  # beyond it a constant stands for "never", as in a mask
+RUNNING_STATISTICS = ("running_mean", "running_var")  # other constant buffers have a meaning, such as masks
+LARGEST_REPLACED = 100.0  # a larger constant means "never", as in a mask
 
 FILL_FUNCTIONS = (
     torch.Tensor.fill_,
@@ -33,17 +34,24 @@ FILL_FUNCTIONS = (
 )  # the last hides its fill_ from a mode
 
 
+class WeightSource(enum.StrEnum):
+    """Origin of a candidate's weights: copied from the reference by name, or drawn from the same seed."""
+
+    NAME = "name"
+    SEED = "seed"
+
+
 def seed_generators(seed: int) -> None:
     """Seed the host's generator and those of all GPUs in use.
 
-    ``torch.manual_seed`` also remembers the call for kinds of devices that are not there, which takes a millisecond.
+    ``torch.manual_seed`` also queues the call for absent kinds of devices, which takes a millisecond.
     """
     for generator in (torch.default_generator, *torch.cuda.default_generators):
         generator.manual_seed(seed)
 
 
 def construct_model(entry: Callable[..., Any], arguments: Sequence[Any], seed: int, nontrivial: bool) -> Any:
-    """A model under a seed, as the reference's side and the candidate's make it."""
+    """Construct a model under a seed; reference and candidate are both made here."""
     seed_generators(seed)
     with nontrivial_initialisers(seed) if nontrivial else contextlib.nullcontext():
         return entry(*arguments)
@@ -51,10 +59,10 @@ def construct_model(entry: Callable[..., Any], arguments: Sequence[Any], seed: i
 
 @contextlib.contextmanager
 def nontrivial_initialisers(seed: int) -> Iterator[None]:
-    """While this lasts, parameters and running statistics that would be constant get random values.
+    """Within this context, constant parameters and running statistics get random values.
 
-    The values follow from the seed, the shape, and how many of that shape were registered before. They take nothing
-    from torch's generator, so random weights stay what they are without this.
+    The values follow from the seed, the shape and the number of earlier tensors of that shape. They take nothing from
+    torch's generator, so random weights do not change.
     """
     constants = _ConstantReplacer(seed)
     hooks = [
@@ -72,7 +80,7 @@ def nontrivial_initialisers(seed: int) -> Iterator[None]:
 
 
 class _ConstantReplacer(TorchFunctionMode):
-    """Knows the registered tensors by their memory and sees when one is filled."""
+    """Recognises the registered tensors by their memory and intercepts fills."""
 
     def __init__(self, seed: int) -> None:
         super().__init__()
@@ -101,7 +109,7 @@ class _ConstantReplacer(TorchFunctionMode):
             number = self._seen[tensor.shape]
             self._seen[tensor.shape] += 1
             self._known[_memory(tensor)] = weakref.ref(tensor), number
-        # Memory that was never written can look constant too; what is put there now is overwritten by an initialiser.
+        # Unwritten memory can look constant too; an initialiser then overwrites these values.
         self._replace(tensor, number)
 
     def _number(self, tensor: torch.Tensor) -> int | None:
@@ -116,7 +124,7 @@ class _ConstantReplacer(TorchFunctionMode):
         generator = torch.Generator().manual_seed(zlib.crc32(key.encode()))
         uniform = torch.rand(tensor.shape, generator=generator, device="cpu")
         with torch.no_grad():
-            tensor.copy_((uniform + 0.5) * value if value else uniform - 0.5)  # what was positive stays positive
+            tensor.copy_((uniform + 0.5) * value if value else uniform - 0.5)  # positive values stay positive
 
 
 def _memory(tensor: torch.Tensor) -> tuple[int, int]:
@@ -124,7 +132,7 @@ def _memory(tensor: torch.Tensor) -> tuple[int, int]:
 
 
 def _constant(tensor: torch.Tensor) -> float | None:
-    """The value that all elements have; the first few tell most tensors apart from constant ones."""
+    """Return the value that all elements have, or None. The first few elements rule out most tensors."""
     with torch.no_grad():
         values = tensor.detach()
         first = values[(0,) * values.ndim]
@@ -132,18 +140,17 @@ def _constant(tensor: torch.Tensor) -> float | None:
         return float(first) if bool((few == first).all()) and bool((values == first).all()) else None
 
 
-def copy_weights(own: Mapping[str, torch.Tensor], given: Mapping[str, torch.Tensor]) -> str:
-    """Give a model the reference's weights: says whether by "name", or not at all ("seed").
+def copy_weights(own: Mapping[str, torch.Tensor], given: Mapping[str, torch.Tensor]) -> WeightSource:
+    """Copy the reference's weights into a model if all names and shapes match.
 
-    Under the same names anybody would load them. What is there under others was made of the same seed by a constructor
-    that may have packed or folded it.
+    Otherwise its own weights stay: its constructor made them from the same seed and may have packed or folded them.
     """
     if own.keys() != given.keys() or not all(_is_same_kind(own[name], given[name]) for name in given):
-        return "seed"
+        return WeightSource.SEED
     with torch.no_grad():
         for name, weight in given.items():
             own[name].copy_(weight)
-    return "name"
+    return WeightSource.NAME
 
 
 def _is_same_kind(one: torch.Tensor, other: torch.Tensor) -> bool:

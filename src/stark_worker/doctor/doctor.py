@@ -1,4 +1,4 @@
-"""Tries everything an evaluation on this machine needs, and says what is missing and how to get it."""
+"""Tries everything that an evaluation needs on this machine, and reports what is missing and how to get it."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ from stark_worker.sandbox.levels import (
 
 
 def examine(target: Target, allow_weak_sandbox: bool, begin: Callable[[str], None]) -> Iterator[Finding]:
-    """Everything this machine needs to judge kernels for a target. ``begin`` is told what is tried next."""
-    begin("sandbox")  # first, because a process with threads, as torch starts them, cannot be locked in
+    """Try all requirements of a target and yield each finding. ``begin`` is called with the name before each."""
+    begin("sandbox")  # first, because a process with threads, as torch starts them, cannot be confined
     yield from _sandbox(*probe_confinement(_confine_cpu), allow_weak_sandbox)
     for requirement in requirements(allow_weak_sandbox):
         begin(requirement.name)
@@ -44,7 +44,7 @@ def _check(requirement: Requirement, target: Target) -> Finding:
 
 
 def _sandbox(achieved: Confinement, probes: Sequence[Probe], allow_weak: bool) -> Iterator[Finding]:
-    """The level, each control, and whether what they have to stop was stopped."""
+    """Yield the level, each control, and the result of the attempts to break out."""
     try:
         require_level(achieved, allow_weak)
     except SandboxTooWeak:
@@ -60,12 +60,15 @@ def _sandbox(achieved: Confinement, probes: Sequence[Probe], allow_weak: bool) -
         else:
             state = lacking if control in required_controls() else State.NOT_NEEDED
             yield Finding(f"  {control}", state, achieved.why_missing(control), REMEDIES[control])
+    yield _escapes(probes, is_tolerated=_is_weak(achieved) and allow_weak)
+
+
+def _escapes(probes: Sequence[Probe], is_tolerated: bool) -> Finding:
     through = [probe.name for probe in probes if not probe.blocked]
-    told = f"{len(probes) - len(through)} of {len(probes)} stopped"
-    told += f"; not stopped: {', '.join(through)}" if through else ""
-    failed = bool(through) and not (_is_weak(achieved) and allow_weak)
-    fix = "Get the controls that are missing." if through else ""
-    yield Finding("  attempts to break out", State.MISSING if failed else State.OK, told, fix)
+    detail = f"{len(probes) - len(through)} of {len(probes)} stopped"
+    detail += f"; not stopped: {', '.join(through)}" if through else ""
+    state = State.MISSING if through and not is_tolerated else State.OK
+    return Finding("  attempts to break out", state, detail, "Get the controls that are missing." if through else "")
 
 
 def _is_weak(achieved: Confinement) -> bool:

@@ -1,4 +1,4 @@
-"""Attempts at what confinement has to stop, so that nobody has to believe it: in tests, ``doctor`` and benchmarks."""
+"""Attempts that confinement has to stop, for tests, ``doctor`` and benchmarks."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ SECRET = "canary-6f1d"
 
 @dataclass(frozen=True)
 class Probe:
-    """One attempt and what came of it."""
+    """One attempt and its result."""
 
     name: str
     blocked: bool
@@ -39,7 +39,7 @@ class Probe:
 
 @dataclass(frozen=True)
 class ProbeTargets:
-    """What is there to be attacked: a folder with a secret, a process with secrets, servers; and the limits."""
+    """Targets of the attempts: a folder and a process with secrets, a server; and the limits."""
 
     home: Path
     foreign: int
@@ -49,10 +49,9 @@ class ProbeTargets:
 
 
 def run_probes(around: ProbeTargets) -> list[Probe]:
-    """Every attempt, each in a process of its own, in this process's confinement.
+    """Run every attempt in its own child of this confined process.
 
-    Where the GPU is open a limit of memory counts on top of what this process holds, of which CUDA keeps a part from
-    its children.
+    If the GPU is open, the memory limit comes on top of what this process holds; CUDA hides a part of that from children.
     """
     beyond = max(resource.getrlimit(resource.RLIMIT_DATA)[0] - around.memory_bytes, 0)
     around = replace(around, memory_bytes=around.memory_bytes + min(beyond, status_bytes("VmData")))
@@ -60,7 +59,7 @@ def run_probes(around: ProbeTargets) -> list[Probe]:
 
 
 def _attempt(name: str, step: Callable[[], object]) -> Probe:
-    """In a child, because an attempt that succeeds may change what comes after it."""
+    """Run one attempt in a child: if it succeeds it may change what later attempts see."""
     reading, writing = os.pipe()
     child = os.fork()
     if child == 0:
@@ -78,7 +77,7 @@ def _attempt(name: str, step: Callable[[], object]) -> Probe:
 
 def _run_step(step: Callable[[], object]) -> tuple[bool, str]:
     try:
-        return False, f"it went through: {step()!r}"[:100]
+        return False, f"not stopped: {step()!r}"[:100]
     except (OSError, MemoryError, ValueError) as error:  # a limit that may not be raised is a ValueError
         return True, f"{type(error).__name__}: {error}"[:100]
 
@@ -113,7 +112,7 @@ def _connect(kind: int, address: tuple[str, int] | str) -> str:
 
 
 def _fork_many(around: ProbeTargets) -> int:
-    """More than the limit, all alive at once; they end when this process closes the pipe."""
+    """Start more processes than allowed, all alive; they end when this process closes the pipe."""
     waiting, holding = os.pipe()
     for _ in range(around.processes + 8):
         if os.fork() == 0:
@@ -147,12 +146,12 @@ def _write_large_file(_: ProbeTargets) -> int:
 
 def _leave_shared_memory(_: ProbeTargets) -> int:
     segment = syscalls.call("shmget", 0, 4096, 0o1600)
-    ctypes.CDLL(None).shmctl(segment, 0, None)  # it was only a try: remove it
+    ctypes.CDLL(None).shmctl(segment, 0, None)  # remove it again
     return segment
 
 
 def _new_namespace(what: int) -> int:
-    """By clone, as a program would that cannot call unshare."""
+    """Use clone, as a program would that cannot call unshare."""
     child = syscalls.call("clone", what | signal.SIGCHLD, 0, 0, 0, 0)
     if child == 0:
         os._exit(0)
@@ -195,7 +194,7 @@ ATTEMPTS: dict[str, Callable[[ProbeTargets], object]] = {
 
 @contextlib.contextmanager
 def probe_targets(memory_bytes: int, processes: int) -> Iterator[ProbeTargets]:
-    """Something to attack, made and removed by a trusted process."""
+    """Make the targets of the attempts and remove them."""
     with (
         tempfile.TemporaryDirectory(prefix="stark-probes-") as home,
         socket.create_server(("127.0.0.1", 0)) as tcp,
@@ -223,7 +222,7 @@ def probe_targets(memory_bytes: int, processes: int) -> Iterator[ProbeTargets]:
 def probe_confinement(
     confined: Callable[[Path, int, int], Confinement], memory_bytes: int = 2**30, processes: int = 64
 ) -> tuple[Confinement, list[Probe]]:
-    """What a process achieves that calls ``confined(folder, memory_bytes, processes)``, and whether that holds."""
+    """Call ``confined(folder, memory_bytes, processes)`` in a child, and run all attempts there."""
     with (
         probe_targets(memory_bytes, processes) as around,
         tempfile.TemporaryDirectory(prefix="stark-probe_confinement-") as folder,

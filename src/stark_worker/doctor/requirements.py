@@ -1,4 +1,4 @@
-"""What an evaluation needs of a machine, each tried by using it; what is missing is raised with the way to get it."""
+"""Requirements of an evaluation. Each is tried by using it; a missing one is raised with the way to get it."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ _NO_TORCH = "Install it for this Python: pip install torch ninja setuptools"
 
 
 class MissingRequirement(Exception):
-    """Something is missing, and how to get it."""
+    """A requirement is missing; ``fix`` says how to get it."""
 
     def __init__(self, what: str, fix: str) -> None:
         super().__init__(what)
@@ -69,7 +69,7 @@ class MissingRequirement(Exception):
 
 @dataclass(frozen=True)
 class Requirement:
-    """Something to try; ``targets`` are those that cannot do without it."""
+    """Something to try; ``targets`` are those that require it."""
 
     name: str
     attempt: Callable[[Target], str]
@@ -83,9 +83,9 @@ def _system(_: Target) -> str:
 
 
 def _disk(_: Target) -> str:
-    """Where candidates are built and run, and where built extensions are kept."""
+    """Check the temporary folder, where candidates run, and the cache of extensions."""
     cache = default_cache_dir()
-    told = []
+    parts = []
     for folder in (Path(tempfile.gettempdir()), cache):
         try:
             folder.mkdir(parents=True, exist_ok=True)
@@ -99,8 +99,8 @@ def _disk(_: Target) -> str:
             raise MissingRequirement(
                 f"{folder} has {free / 2**30:.1f} GB free", f"Free {FREE_BYTES / 2**30:.0f} GB there."
             )
-        told.append(f"{free / 2**30:.0f} GB free in {folder}")
-    return ", ".join(told)
+        parts.append(f"{free / 2**30:.0f} GB free in {folder}")
+    return ", ".join(parts)
 
 
 def _compiler(_: Target) -> str:
@@ -142,7 +142,7 @@ def _triton(_: Target) -> str:
 
 
 def _gpu(target: Target) -> str:
-    """By starting the driver and by a kernel: programs that list GPUs see those that nobody can use."""
+    """Start the driver and run a kernel: programs that list GPUs also list unusable ones."""
     if why := hidden_gpu_reason(target):
         raise MissingRequirement(why, SHOW_GPUS_HINT)
     try:
@@ -172,12 +172,12 @@ def _nvcc(_: Target) -> str:
     fix = "Install the CUDA toolkit of torch's major version, and set CUDA_HOME or PATH."
     if (tool := cuda.nvcc()) is None:
         raise MissingRequirement("nvcc is neither on the PATH nor under CUDA_HOME", fix)
-    said = _compile_and_run([tool], "program.cu", _DEVICE_PROGRAM, (_TWICE, _NO_GPU), fix)
-    if said == _NO_GPU and torch.cuda.is_available():
+    output = _compile_and_run([tool], "program.cu", _DEVICE_PROGRAM, (_TWICE, _NO_GPU), fix)
+    if output == _NO_GPU and torch.cuda.is_available():
         raise MissingRequirement(
             "what it compiles finds no GPU, though torch does: the driver is older than the toolkit", fix
         )
-    return f"{tool} compiles, and {'its kernel runs' if said == _TWICE else 'there is no GPU to try its kernel on'}"
+    return f"{tool} compiles, and {'its kernel runs' if output == _TWICE else 'there is no GPU to try its kernel on'}"
 
 
 def _profiler(target: Target) -> str:
@@ -197,7 +197,7 @@ def _profiler(target: Target) -> str:
 
 
 def _judge_kernel(target: Target, allow_weak_sandbox: bool) -> str:
-    """All of it together: a kernel is built as torch builds it, locked in, checked and timed."""
+    """Build a kernel with torch's own toolchain, confine it, check it and time it."""
     began = time.monotonic()
     request = EvalRequest(TASK, KERNELS[target], target=target, build=Build.STOCK)
     with tempfile.TemporaryDirectory(prefix="stark-doctor-") as folder:
@@ -217,7 +217,7 @@ async def _report(request: EvalRequest, folder: Path, allow_weak_sandbox: bool) 
 
 
 def requirements(allow_weak_sandbox: bool) -> list[Requirement]:
-    """Everything but the sandbox's controls, in the order in which it is tried."""
+    """Return all requirements except the sandbox's controls, in the order to try them."""
     gpu = (Target.CUDA, Target.TRITON)
     return [
         Requirement("system", _system),
@@ -237,24 +237,24 @@ def requirements(allow_weak_sandbox: bool) -> list[Requirement]:
 def _import(name: str, fix: str) -> Any:
     try:
         return importlib.import_module(name)
-    except (ImportError, OSError) as error:  # a library that it needs may be missing
+    except (ImportError, OSError) as error:  # a shared library may be missing
         raise MissingRequirement(f"{name} cannot be imported: {error}", fix) from error
 
 
 def _compile_and_run(command: list[str], name: str, source: str, expected: Sequence[str], fix: str) -> str:
-    """Compile a program, run it, and return what it says, which is something expected."""
+    """Compile a program, run it, and return its output, which must be one of ``expected``."""
     with tempfile.TemporaryDirectory(prefix="stark-doctor-") as folder:
         path = Path(folder, name)
         path.write_text(source, encoding="utf-8")
-        said = ""
+        output = ""
         for step in ([*command, str(path), "-o", f"{folder}/program"], [f"{folder}/program"]):
             try:
                 done = subprocess.run(step, capture_output=True, text=True, errors="replace", timeout=TOOL_S)
             except (OSError, subprocess.TimeoutExpired) as error:
                 raise MissingRequirement(f"{step[0]}: {error}", fix) from error
-            said = done.stdout or done.stderr
+            output = done.stdout or done.stderr
             if done.returncode:
-                raise MissingRequirement(f"{Path(step[0]).name} fails: {said[-300:]}", fix)
-        if said not in expected:
-            raise MissingRequirement(f"a program it compiled says {said[-100:]!r} instead of {expected[0]!r}", fix)
-        return said
+                raise MissingRequirement(f"{Path(step[0]).name} fails: {output[-300:]}", fix)
+        if output not in expected:
+            raise MissingRequirement(f"a program it compiled prints {output[-100:]!r} instead of {expected[0]!r}", fix)
+        return output

@@ -1,6 +1,6 @@
-"""Builds of candidates beside the lanes, many at once; see ``builder`` for what happens inside the processes. No torch.
+"""Builds candidates outside the lanes, several at a time. No torch.
 
-Everything here is the trusted side: it starts the processes, and it alone puts results into the shared cache.
+This is the trusted side: it starts the processes (``candidate.build_process``) and alone writes to the shared cache.
 """
 
 from __future__ import annotations
@@ -32,30 +32,30 @@ _KEY = re.compile(r"[0-9a-f]{32}")
 
 
 def needs_building(source: str) -> bool:
-    """Whether a source may ask for extensions; what it hides from this look is built when it is loaded."""
+    """True if a source may build extensions. One that hides this is built when it is loaded."""
     return "cpp_extension" in source or "load_inline" in source
 
 
 class Builds:
-    """Reads candidates and compiles what they ask for."""
+    """Reads candidates and compiles their extensions."""
 
     def __init__(self, fork_server: ForkServer, folder: Path, shared: Path, more: Mapping[str, str]) -> None:
         self._fork_server, self._folder, self._shared = fork_server, folder, shared
-        self._more = {**more, "CUDA_VISIBLE_DEVICES": ""}  # a build must not disturb what is being timed
-        self._room = asyncio.Semaphore(usable_cores())
-        self._header_requests: Counter[str] = Counter()  # how often for which headers
+        self._more = {**more, "CUDA_VISIBLE_DEVICES": ""}  # a build must not disturb the timing
+        self._free_cores = asyncio.Semaphore(usable_cores())
+        self._header_requests: Counter[str] = Counter()  # by the headers' key
 
     async def build(self, request: EvalRequest) -> EvalReport | None:
-        """Have everything in the cache that the candidate asks for when it is loaded; a report if it cannot be."""
+        """Fill the cache with the candidate's extensions; return a report if that fails."""
         if not needs_building(request.candidate_source):
             return None
-        async with self._room:
+        async with self._free_cores:
             return await self._run_reader(request)
 
     async def _run_reader(self, request: EvalRequest) -> EvalReport | None:
-        """Have a confined process read the source and compile what it asks for; None leaves every fault to the lane."""
+        """Let a confined process read the source, and compile its extensions. None leaves other faults to the lane."""
         folder = Path(tempfile.mkdtemp(prefix="reader-", dir=self._folder))
-        folder.chmod(0o755)  # compilers, which may be another user, read what it writes
+        folder.chmod(0o755)  # compilers may be another user and read it
         (folder / SOURCE_FILE).write_text(request.candidate_source, encoding="utf-8")
         isolation: Isolation | None = None
         try:
@@ -68,7 +68,9 @@ class Builds:
                 while (message := await reader.expect("asked", "failed", "unclear", "read"))["did"] == "asked":
                     reader.channel.send(**await self._compile(folder, request.build))
         except TimeoutError:
-            return EvalReport(Outcome.TIMEOUT, log=describe_timeout("loaded", request.limits), isolation=isolation, built=False)
+            return EvalReport(
+                Outcome.TIMEOUT, log=describe_timeout("loaded", request.limits), isolation=isolation, built=False
+            )
         except (ChannelClosed, ProtocolError):
             return None  # the same happens when the candidate is loaded, and is reported there
         if message["did"] != "failed":
@@ -76,7 +78,7 @@ class Builds:
         return EvalReport(Outcome.COMPILE_ERROR, log=cut(str(message.get("log"))), isolation=isolation, built=False)
 
     async def _compile(self, home: Path, mode: str) -> dict[str, Any]:
-        """The library of the extension that the reader wrote down, or why there is none."""
+        """Compile the extension that the reader wrote down; return the library or the error."""
         folder = cache.new_build_dir(self._shared)
         async with ProcessHandle(self._fork_server, "compiler", folder, self._more) as compiler:
             try:
@@ -85,20 +87,20 @@ class Builds:
                     return {"library": str(library)}
                 ready = await self._find_or_make_headers(headers, home, mode) if headers else None
                 compiler.channel.send(do="build", ready=ready and str(ready))
-                said = await compiler.expect("built", "failed")
+                answer = await compiler.expect("built", "failed")
             except ChannelClosed:
                 return {"failed": "The compiler ended without an answer, as happens when memory runs out."}
-            if said["did"] == "failed":
+            if answer["did"] == "failed":
                 await compiler.end()
-                await asyncio.to_thread(shutil.rmtree, folder, ignore_errors=True)  # it may be what fills the disk
+                await asyncio.to_thread(shutil.rmtree, folder, ignore_errors=True)  # it may fill the disk
                 cache.check_disk_space(self._shared)
-                return {"failed": str(said.get("log"))}
-            await compiler.end()  # before anybody relies on what it left
+                return {"failed": str(answer.get("log"))}
+            await compiler.end()  # before the library is used
             library = await asyncio.to_thread(cache.publish, folder / LIBRARY_FOLDER, self._shared, key)
             return {"library": str(library)} if library else {"failed": "The compiler left no library."}
 
     async def _request_keys(self, compiler: ProcessHandle, home: Path, mode: str) -> tuple[str, str | None]:
-        """The keys of an extension, and of the headers it begins with where these can be made ready."""
+        """Return the key of an extension, and that of its headers if these can be precompiled."""
         compiler.channel.send(home=str(home), mode=mode, cache=str(self._shared))
         named = await compiler.expect("named")
         key, headers = (named.get(name) for name in ("key", "headers"))
@@ -107,9 +109,9 @@ class Builds:
         return str(key), headers and str(headers)
 
     async def _find_or_make_headers(self, headers: str, home: Path, mode: str) -> Path | None:
-        """The headers of that key if they are ready, so that a compiler need not read them.
+        """Return the precompiled headers of that key, if any.
 
-        They are made for the second who asks: to make them takes as long as to read them twice.
+        They are made at the second request: making them takes as long as reading them twice.
         """
         self._header_requests[headers] += 1
         ready = cache.find(self._shared, headers, PCH_HEADER)
@@ -124,8 +126,8 @@ class Builds:
             except ChannelClosed:
                 return None
             await compiler.end()
-            if named == headers:  # and what it was asked for was not rewritten meanwhile
-                with contextlib.suppress(OSError):  # a full disk: it goes without
+            if named == headers:  # the request was not rewritten in the meantime
+                with contextlib.suppress(OSError):  # on a full disk the build goes on without
                     made = (folder / LIBRARY_FOLDER, self._shared, headers, PCH_FILE, PCH_HEADER)
                     await asyncio.to_thread(cache.publish, *made)
             return cache.find(self._shared, headers, PCH_HEADER)

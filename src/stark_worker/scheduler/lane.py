@@ -1,6 +1,6 @@
-"""One device and those who judge on it: a warm referee for each of the latest tasks, a fresh candidate for each trial.
+"""One device with its processes: a warm referee for each recent task, a new candidate process for each trial.
 
-No torch here: referee and candidate are processes of their own, and what they need of each other is handed to them.
+No torch: referee and candidate are separate processes. The lane hands the referee its ends of the candidate's channel.
 """
 
 from __future__ import annotations
@@ -25,14 +25,12 @@ from stark_worker.protocol.report import Check, EvalReport
 from stark_worker.protocol.request import EXTRA_SHAPE_S, EXTRA_SHAPES, EvalRequest
 from stark_worker.scheduler.slot import CandidateSlot
 
-MAX_WARM_REFEREES = 2  # referees, each of another task
-
-
+MAX_WARM_REFEREES = 2  # one for each recent task
 REFERENCE_SLACK_S = 120.0  # for the reference, and for cleaning up
 
 
 class Lane:
-    """Whoever has it may judge on its device."""
+    """Judges on one device, one request at a time."""
 
     def __init__(
         self, name: str, trusted: ForkServer, untrusted: ForkServer, folder: Path, shared: Path, locks: Path = LOCK_DIR
@@ -42,27 +40,27 @@ class Lane:
         self._trusted, self._untrusted = trusted, untrusted
         self._folder, self._shared, self._locks = folder, shared, locks
         self._gpu_lock: GpuLock | None = None
-        self._not_alone: str | None = None  # why others may be measuring too
+        self._unlocked_reason: str | None = None  # why other processes may use the GPU at the same time
         self._referees = OrderedDict[str, ProcessHandle]()  # the latest last
-        # A referee of no task and a process of no candidate yet: to start CUDA takes longer than many trials.
+        # A referee without a task and a process without a candidate: starting CUDA takes longer than many trials.
         self._spare: ProcessHandle | None = None
         self._spare_slot: CandidateSlot | None = None
 
     @contextlib.asynccontextmanager
-    async def alone(self) -> AsyncIterator[None]:
-        """Keep other processes from measuring on this device; it may be their turn first. The CPU is everybody's."""
+    async def hold_device(self) -> AsyncIterator[None]:
+        """Wait for the GPU's lock and hold it, so that no other worker measures there. The CPU has none."""
         if self.name == "cpu":
             yield
             return
         if self._gpu_lock is None:
             device = await gpu_identity(self.name, child_environment(self._folder, self.environment))
             self._gpu_lock = GpuLock(device, self.name, self._locks)
-        async with self._gpu_lock.hold() as self._not_alone:
+        async with self._gpu_lock.hold() as self._unlocked_reason:
             yield
 
     async def judge(self, request: EvalRequest) -> EvalReport:
-        """One trial. What is left of it has ended when this returns, and is removed afterwards."""
-        if self.name == "cpu":  # which would have less time for whoever is timed
+        """Run one trial. Its processes have ended when this returns; their folders are removed later."""
+        if self.name == "cpu":  # processes that are still ending would take its time
             await self._untrusted.reaper.wait()
         slots: list[CandidateSlot] = []
         try:
@@ -73,22 +71,23 @@ class Lane:
             await asyncio.gather(*(asyncio.shield(slot.end()) for slot in slots))
 
     async def _judge(self, request: EvalRequest, slots: list[CandidateSlot]) -> EvalReport:
-        """A referee whose trial was cut short is not used again."""
+        """Take a warm or new referee, and keep it unless its trial was cut short."""
         key = referee_key(request)
         referee = None if request.untrusted_task else self._referees.pop(key, None) or self._take_spare()
         referee = referee or self._new_referee()
         async with contextlib.AsyncExitStack() as unless_it_answers:
             unless_it_answers.push_async_callback(referee.close)
             report = await self._trial(referee, request, slots)
-            if self._not_alone:
-                report = replace(report, checks=report.checks | {Check.EXCLUSIVE: f"not known: {self._not_alone}"})
-            if request.untrusted_task:  # whoever loaded that is trusted with nothing else
+            if self._unlocked_reason:
+                exclusive = {Check.EXCLUSIVE: f"not known: {self._unlocked_reason}"}
+                report = replace(report, checks=report.checks | exclusive)
+            if request.untrusted_task:  # a referee that loaded it is not trusted with other tasks
                 return report
             unless_it_answers.pop_all()
         self._referees[key] = referee
         while len(self._referees) > MAX_WARM_REFEREES:
             await self._referees.popitem(last=False)[1].close()
-        if self._gpu_lock and not self._gpu_lock.has_waiters():  # whose turn it would disturb
+        if self._gpu_lock and not self._gpu_lock.has_waiters():  # starting spares would disturb their timing
             self._provide_spares()
         return report
 
@@ -102,7 +101,7 @@ class Lane:
             await self._referees.popitem()[1].close()
 
     def _provide_spares(self) -> None:
-        """What cannot be provided now is made when it is needed, and fails there if it has to."""
+        """Start a spare referee and a spare slot. Ignore failures: they appear again when one is needed."""
         with contextlib.suppress(MachineryFault, ChannelClosed, OSError):
             self._spare_slot = self._spare_slot or self._new_slot()
             if self._spare is None:
@@ -118,7 +117,7 @@ class Lane:
         return ProcessHandle(self._trusted, "referee", folder, self.environment)
 
     async def _trial(self, referee: ProcessHandle, request: EvalRequest, slots: list[CandidateSlot]) -> EvalReport:
-        """The slots it takes are the caller's to remove."""
+        """Let the referee judge the request. The caller removes the slots that this appends."""
         sides, shapes = 1 if request.opponent_source is None else 2, EXTRA_SHAPES if request.with_labels else 0
         deadline_s = (
             sides * (request.limits.build_s + request.limits.run_s) + shapes * 2 * EXTRA_SHAPE_S + REFERENCE_SLACK_S
@@ -132,7 +131,7 @@ class Lane:
             for slot in slots:
                 slot.release()
             async with asyncio.timeout(deadline_s):
-                said = await referee.expect("judged", "failed")
+                answer = await referee.expect("judged", "failed")
         except ChannelClosed as error:
             raise RefereeDied(f"The referee ended without an answer. {referee.last_output()}") from error
         except TimeoutError:
@@ -142,8 +141,8 @@ class Lane:
         finally:
             for slot in slots:
                 slot.end()
-        if said["did"] == "failed":
-            raise make_fault(said.get("fault"), said.get("text"))
+        if answer["did"] == "failed":
+            raise make_fault(answer.get("fault"), answer.get("text"))
         return from_json(EvalReport, read_regular_file(referee.folder / REPORT_FILE))
 
     def _take_slot(self, waits: bool) -> CandidateSlot:
@@ -161,7 +160,7 @@ class Lane:
 
 
 def referee_key(request: EvalRequest) -> str:
-    """Requests that one referee can judge one after another."""
+    """Return a key that is equal for requests that one referee can judge."""
     parts = (
         *(request.task_source, request.precision, request.score, request.kernelbench_version),
         *(request.atol, request.rtol, request.target, request.tf32),

@@ -1,6 +1,6 @@
-"""Whose doing it is when judging itself fails; every evaluator asks here, so that all say the same. No torch.
+"""Retries machine faults, and blames the candidate if it hangs or kills the referee. No torch.
 
-What hangs or ends the process that judges is the candidate's doing where the task's own model did neither.
+The task's own model did neither, so the candidate is the cause. All evaluators use this code.
 """
 
 from __future__ import annotations
@@ -14,14 +14,13 @@ from stark_worker.protocol.errors import MachineryFault, Outcome, RefereeDied, R
 from stark_worker.protocol.report import EvalReport
 from stark_worker.protocol.request import EvalRequest
 
-RETRIES = 1  # where nobody says how many
-
+RETRIES = 1
 
 Judge = Callable[[EvalRequest], Awaitable[EvalReport]]
 
 
 async def judge_with_retries(judge: Judge, request: EvalRequest, retries: int = RETRIES) -> EvalReport:
-    """One report. Faults of the machinery are tried again; those that stay and are nobody else's are raised."""
+    """Judge a request. Retry machine faults; raise the last one, unless the candidate is to blame."""
     by_candidate = not request.is_reference
     for tries_left in range(retries, -1, -1):
         try:
@@ -29,13 +28,13 @@ async def judge_with_retries(judge: Judge, request: EvalRequest, retries: int = 
         except SandboxTooWeak:
             raise
         except RefereeSilent as silence:
-            if by_candidate:  # the reference was measure_baselines in time
+            if by_candidate:  # the reference was measured in time
                 return EvalReport(Outcome.TIMEOUT, log=str(silence))
             raise
         except (MachineryFault, ProtocolError, OSError) as fault:
             if tries_left:
                 continue
-            if by_candidate and isinstance(fault, RefereeDied):  # again and again, and only with this candidate
+            if by_candidate and isinstance(fault, RefereeDied):  # every time, and only with this candidate
                 return EvalReport(Outcome.CRASH, log=f"The process that judged the candidate died every time. {fault}")
             raise
     raise AssertionError("unreachable")
@@ -44,8 +43,8 @@ async def judge_with_retries(judge: Judge, request: EvalRequest, retries: int = 
 async def measure_baselines(
     judge: Judge, request: EvalRequest, names: Sequence[str]
 ) -> AsyncIterator[tuple[str, EvalReport]]:
-    """Each of these baselines of a request's task, as it comes."""
-    patient = replace(request, limits=replace(request.limits, run_s=max(request.limits.run_s, COMPILE_S)))
+    """Measure these baselines of a request's task, and yield each report as it comes."""
+    base = replace(request, limits=replace(request.limits, run_s=max(request.limits.run_s, COMPILE_S)))
     for name in names:
         source, entry = baseline_source(request.task_source, name)
-        yield name, await judge_with_retries(judge, replace(patient, candidate_source=source, entry=entry))
+        yield name, await judge_with_retries(judge, replace(base, candidate_source=source, entry=entry))

@@ -1,17 +1,17 @@
-"""Work off requests that lie in a folder: for GPU machines that the host reaches only through a shared folder.
+"""Serves requests from a folder, for GPU machines that the host reaches only through a shared folder. No torch.
 
-    FOLDER/device.json           what is measured on, written when a worker starts
+    FOLDER/device.json           facts of the device, written when a worker starts
     FOLDER/heartbeat             changes while a worker is alive
-    FOLDER/requests/ID.json      an EvalRequest, put there whole by the host
-    FOLDER/working/ID.json       the same while a worker is on it; locked by that worker
-    FOLDER/answers/ID.json       {"report": ...}, or {"fault": a kind of ``faults``, "message": ...}
+    FOLDER/requests/ID.json      an EvalRequest, written by the host
+    FOLDER/working/ID.json       the same while a worker judges it; locked by that worker
+    FOLDER/answers/ID.json       {"report": ...}, or {"fault": a kind of fault, "message": ...}
     FOLDER/asked/ID.json         locked by the host that waits for the answer
-    FOLDER/stop                  tells every worker to end, also those that start while it is there
+    FOLDER/stop                  ends every worker, including those that start while it exists
 
-Either side may be restarted at any time. A request whose worker died is taken up by the next one. Each asking has a
-name of its own, so that hosts which ask the same do not take each other's answer; one whose host died is taken up by
-the next that asks the same. An answer that nobody fetches goes when a worker starts weeks later. Several workers and
-several hosts may use one folder. A full disk or a share that is away is waited for, but not for long. No torch here.
+Either side may be restarted at any time, and several workers and hosts may share one folder. The next worker takes up a
+request whose worker died. Each request has its own ID, so hosts with equal requests do not take each other's answers;
+if a host died, the next one with an equal request continues. A worker that starts deletes answers that are weeks old.
+It retries for a while if the disk is full or the share is away.
 """
 
 from __future__ import annotations
@@ -32,33 +32,20 @@ from stark_worker.protocol.request import EvalRequest
 from stark_worker.scheduler.worker import Worker
 
 POLL_S = 0.2
-
-
 HEARTBEAT_S = 2.0
-
-
-LONGEST_MESSAGE = 1_000
-
-
-ANSWER_LIFETIME_S = 30 * 86_400.0  # how long an answer waits for its host
-
-
-RETRY_EVERY_S, GIVE_UP_AFTER_S = (
-    5.0,
-    120.0,
-)  # a folder that cannot be used is tried again that often, and given up after that long
-
+MAX_MESSAGE_CHARS = 1_000
+ANSWER_LIFETIME_S = 30 * 86_400.0
+RETRY_EVERY_S, GIVE_UP_AFTER_S = 5.0, 120.0  # while the folder cannot be used
 
 log = logging.getLogger(__name__)
-
 
 Done = TypeVar("Done")
 
 
 async def serve(folder: Path, worker: Worker) -> None:
-    """Work off requests until FOLDER/stop appears or the process is ended, as many at once as the worker has room.
+    """Serve requests until FOLDER/stop appears, as many at a time as the worker has slots.
 
-    A folder that cannot be used for long is a ``MachineryFault``.
+    Raise ``MachineryFault`` if the folder stays unusable.
     """
     for part in FOLDERS:
         (folder / part).mkdir(parents=True, exist_ok=True)
@@ -69,9 +56,8 @@ async def serve(folder: Path, worker: Worker) -> None:
     except ExceptionGroup as failed:
         if (faults := failed.subgroup(MachineryFault)) is None:
             raise
-        raise faults.exceptions[0] from failed  # the folder fails everybody alike: one says it
-    stop = folder / "stop"
-    log.warning("The worker ends because %s is there. Delete that before a worker is to serve the folder again.", stop)
+        raise faults.exceptions[0] from failed  # all tasks fail for the same folder: report one
+    log.warning("The worker ends because %s exists. Delete it before you start a worker here again.", folder / "stop")
 
 
 async def _serve_requests(folder: Path, worker: Worker) -> None:
@@ -79,8 +65,8 @@ async def _serve_requests(folder: Path, worker: Worker) -> None:
         beating = group.create_task(_write_heartbeats(folder))
         under_way: set[asyncio.Task[None]] = set()
         while not await _retry(folder, (folder / "stop").exists):
-            room = len(under_way) < worker.slots
-            if room and (claimed := await _retry(folder, lambda: _claim(folder))):
+            has_slot = len(under_way) < worker.slots
+            if has_slot and (claimed := await _retry(folder, lambda: _claim(folder))):
                 under_way.add(group.create_task(_answer(folder, claimed, worker)))
             else:
                 await asyncio.sleep(POLL_S)
@@ -90,7 +76,7 @@ async def _serve_requests(folder: Path, worker: Worker) -> None:
 
 
 async def _retry(folder: Path, act: Callable[[], Done]) -> Done:
-    """Do something in the folder, again and again while that fails: disks are tidied up and shares come back."""
+    """Do something in the folder, and retry while it fails: disks are cleaned up and shares come back."""
     began = time.monotonic()
     while True:
         try:
@@ -98,17 +84,17 @@ async def _retry(folder: Path, act: Callable[[], Done]) -> Done:
         except OSError as error:
             if time.monotonic() - began > GIVE_UP_AFTER_S:
                 raise MachineryFault(
-                    f"{folder} cannot be used: {error}. It was tried for {GIVE_UP_AFTER_S:.0f} s. Make room there or bring "
-                    "the folder back, and start the worker again; requests that have no answer yet are taken up then."
+                    f"{folder} cannot be used: {error}. Retried for {GIVE_UP_AFTER_S:.0f} s. Make room there or bring "
+                    "the folder back, and start the worker again; it then answers the open requests."
                 ) from error
-            log.warning("%s cannot be used now and is tried again: %s", folder, error)
+            log.warning("%s cannot be used now and will be retried: %s", folder, error)
             await asyncio.sleep(RETRY_EVERY_S)
 
 
 def _delete_old_answers(folder: Path) -> None:
-    """Drop what no host has come back for."""
+    """Delete old answers that no host fetched."""
     for path in (*(folder / ANSWERS).iterdir(), *(folder / CLAIMS).iterdir()):
-        with contextlib.suppress(OSError):  # another tidies too, or it is not ours to tidy
+        with contextlib.suppress(OSError):  # another worker deleted it, or this user may not
             if time.time() - path.stat().st_mtime > ANSWER_LIFETIME_S and (file := try_lock(path)):
                 with file:
                     path.unlink()
@@ -121,10 +107,10 @@ async def _write_heartbeats(folder: Path) -> None:
 
 
 def _claim(folder: Path) -> IO[str] | None:
-    """A request that nobody else works on, open and locked; None when there is none."""
+    """Open and lock a request that no other worker holds; None if there is none."""
     for path in _open_requests(folder):
         claimed = folder / "working" / path.name
-        with contextlib.suppress(FileNotFoundError):  # another was faster
+        with contextlib.suppress(FileNotFoundError):  # another worker was faster
             if path != claimed:
                 path.rename(claimed)
         if file := try_lock(claimed):
@@ -133,7 +119,7 @@ def _claim(folder: Path) -> IO[str] | None:
 
 
 def _open_requests(folder: Path) -> Iterator[Path]:
-    for part in ("working", "requests"):  # first what a worker that died has left
+    for part in ("working", "requests"):  # first the requests of workers that died
         yield from sorted((folder / part).glob("*.json"))
 
 
@@ -149,6 +135,6 @@ async def _judge(text: str, worker: Worker) -> dict[str, object]:
     try:
         return {"report": json.loads(to_json(await worker.judge(from_json(EvalRequest, text))))}
     except (TaskFault, MachineryFault) as fault:
-        return {"fault": fault.kind, "message": str(fault)[:LONGEST_MESSAGE]}
+        return {"fault": fault.kind, "message": str(fault)[:MAX_MESSAGE_CHARS]}
     except (ProtocolError, OSError) as fault:
-        return {"fault": MachineryFault.kind, "message": str(fault)[:LONGEST_MESSAGE]}
+        return {"fault": MachineryFault.kind, "message": str(fault)[:MAX_MESSAGE_CHARS]}

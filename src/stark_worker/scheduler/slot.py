@@ -1,4 +1,4 @@
-"""TODO."""
+"""A process for one candidate, and its lifetime. No torch."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from stark_worker.processes.handles import ForkServer
 
 
 class CandidateSlot:
-    """A process for one candidate, with its folder, and our ends of everything that leads to it."""
+    """A process for one candidate, its folder, and this side's ends of its channels."""
 
     def __init__(
         self, fork_server: ForkServer, parent: Path, environment: Mapping[str, str], order: Mapping[str, Any]
@@ -37,7 +37,7 @@ class CandidateSlot:
             theirs.callback(os.close, print_to)
             arena = os.memfd_create("arena", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
             self._held.callback(os.close, arena)
-            channel.send(**order)  # what it hears next comes from the referee
+            channel.send(**order)  # all later messages come from the referee
             self._lifeline = fork_server.start(
                 "candidate", self.folder, [their_channel.fileno(), print_to, arena], environment
             )
@@ -45,22 +45,22 @@ class CandidateSlot:
         self.ends = [channel.fileno(), self._lifeline.fileno(), output, arena]
 
     def is_alive(self) -> bool:
-        """Whether its supervisor is there still, which it is as long as the process is."""
-        look = select.poll()
-        look.register(self._lifeline, 0)
-        return not look.poll(0)
+        """True if its supervisor still runs, which it does as long as the process."""
+        poller = select.poll()
+        poller.register(self._lifeline, 0)
+        return not poller.poll(0)
 
     def release(self) -> None:
-        """Keep none of the ends but the lifeline, by which we learn when nothing of the process is left."""
+        """Close all ends except the lifeline, which shows when the process and its children are gone."""
         self._held.close()
 
     def end(self) -> asyncio.Task[None]:
-        """End the process, also where a referee holds on to it; done when nothing of it is left but its folder."""
+        """End the process, even if a referee holds its ends; the task is done when only the folder is left."""
         if self._ending is None:
             self.release()
             self._ending = self._reaper.end(self._lifeline)
         return self._ending
 
     def remove(self) -> None:
-        """End it, and have its folder go afterwards."""
+        """End it, then delete its folder."""
         self._reaper.remove(self.folder, self.end())

@@ -1,4 +1,4 @@
-"""The clocks in a candidate's process. What they say is believed only where the referee's own confirms it."""
+"""The clocks in a candidate's process. Their times count only if the referee's own clock confirms them."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ SPIN_S = 0.1
 
 
 class Clock:
-    """Nothing to wait for and no clock but the referee's: the host computes while it is called."""
+    """The host's clock: measures nothing, because the host computes during the call. The referee times it."""
 
     def await_message(self, channel: Channel) -> None: ...
 
@@ -33,15 +33,15 @@ class Clock:
     def before_load(self) -> None: ...
 
     def peak_bytes(self, call: Callable[[], object]) -> int | None:
-        """Memory taken at most during a call, beyond what was taken before loading; None where others can see it."""
+        """Return the peak memory of a call beyond that before loading; None if it can be measured from outside."""
         return None
 
 
 class DeviceClock(Clock):
-    """The device's own clock after each call. Made before a candidate is loaded, from what torch had then."""
+    """The device's events after each call. Made before a candidate is loaded, so it cannot patch torch first."""
 
     def __init__(self, most: int, gate: Callable[[int], None]) -> None:
-        """``most`` is how many calls there can be in a row; ``gate`` makes the device wait for the referee."""
+        """``most`` is the greatest burst length; ``gate`` makes the device wait for the referee."""
         self._gate = gate
         event: Any = torch.cuda.Event
         events = [event(enable_timing=True) for _ in range(most + 1)]
@@ -53,14 +53,15 @@ class DeviceClock(Clock):
         self._synchronize = torch.cuda.synchronize
 
     def await_message(self, channel: Channel) -> None:
-        """Wait a while without going to sleep: to wake up takes as long as a short kernel, and cores are not scarce."""
+        """Spin for a while before blocking: waking up takes as long as a short kernel."""
         until = time.perf_counter() + SPIN_S
         while time.perf_counter() < until and not select.select([channel], [], [], 0)[0]:
             pass
 
     def start(self, gate: int) -> None:
-        """What is launched from here on waits until the referee has written the inputs: what is measured is the work of
-        the device and not how fast it is launched.
+        """Make launched work wait until the referee has written the inputs.
+
+        Events then measure the device's work and not the launching.
         """
         self._gate(gate)
         self._calls = 0
@@ -71,7 +72,7 @@ class DeviceClock(Clock):
         self._marks[self._calls]()
 
     def stop(self) -> None:
-        """All work is done when this returns, on whichever stream it was."""
+        """Wait for all work on all streams."""
         self._synchronize()
 
     def elapsed_ms(self) -> list[float] | None:
@@ -81,7 +82,7 @@ class DeviceClock(Clock):
         self._held_before = torch.cuda.memory_allocated()
 
     def peak_bytes(self, call: Callable[[], object]) -> int | None:
-        """As torch's allocator knows it: what native code takes from the driver itself is not in it."""
+        """Return the peak of torch's allocator; memory that native code takes from the driver is not in it."""
         torch.cuda.reset_peak_memory_stats()
         call()
         self._synchronize()

@@ -1,4 +1,4 @@
-"""TODO."""
+"""Reads the device's event times and accepts them if the referee's clock confirms them."""
 
 from __future__ import annotations
 
@@ -19,29 +19,29 @@ from stark_worker.timing.sample import Sample
 
 
 def median_device_ms(samples: Sequence[Sample]) -> float:
-    """Of one call, as the candidate's process read it off the device's events."""
+    """Return the time of one call by the device's events, as the candidate's process reports it."""
     return statistics.median(sample.device_ms or 0.0 for sample in samples)
 
 
-def read_device_ms(told: Any, calls: int) -> float:
-    """What one call took by the device's clock, as the candidate's process tells it; 0 for anything but times.
+def read_device_ms(reported: Any, calls: int) -> float:
+    """Return the time of one call from the event times in a message; 0 if they are not times.
 
-    Of several it is the middle, so that a device that was held up for a moment does not count, unless that is far from
-    the mean, which alone the referee's clock can confirm.
+    The median of several ignores a short delay of the device. If it is far from the mean, return the mean, the only
+    one that the referee's clock can confirm.
     """
     if (
-        not isinstance(told, list)
-        or len(told) != calls
-        or not all(type(ms) is float and 0.0 <= ms <= MAX_CLOCK_MS for ms in told)
+        not isinstance(reported, list)
+        or len(reported) != calls
+        or not all(type(ms) is float and 0.0 <= ms <= MAX_CLOCK_MS for ms in reported)
     ):
         return 0.0
-    times: list[float] = told or [0.0]
-    middle, mean = statistics.median(times), statistics.fmean(times)
-    return middle if abs(middle - mean) <= CLOCK_AGREEMENT_SHARE * mean else mean
+    times: list[float] = reported or [0.0]
+    median, mean = statistics.median(times), statistics.fmean(times)
+    return median if abs(median - mean) <= CLOCK_AGREEMENT_SHARE * mean else mean
 
 
 def confirmed_device_times(samples: Sequence[Sample], overhead: Overhead) -> tuple[float, ...] | None:
-    """The device's times where the referee's clock confirms them; None where that alone is to be believed."""
+    """Return the device's times if the referee's clock confirms them; None if only the referee's clock counts."""
     times = tuple(
         max(sample.device_ms or 0.0, MIN_CLOCK_MS) + overhead.outside_clock_ms(sample) / sample.length
         for sample in samples

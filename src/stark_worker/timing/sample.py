@@ -1,4 +1,4 @@
-"""TODO."""
+"""One timed sample, as the referee measured it."""
 
 from __future__ import annotations
 
@@ -7,12 +7,11 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Sample:
-    """What was seen of one call, or of ``length`` calls in a row, in milliseconds.
+    """Times of one call, or of a burst of ``length`` calls, in milliseconds.
 
-    ``forward_ms`` until "done", ``late_ms`` from there until handed over, ``own_copy_ms`` how long the referee itself
-    took just afterwards to copy as much; ``device_ms`` is of one call, by the device's events. Where calls are launched
-    before their inputs are there, ``launch_ms`` is what that took, and ``writing_ms`` how long the device then took to
-    write the inputs.
+    ``forward_ms`` lasts until "done", ``late_ms`` from there until the outputs are handed over. ``own_copy_ms`` is the
+    referee's own copy of as much memory just afterwards. ``device_ms`` is one call by the device's events. If calls
+    are launched before their inputs are written, ``launch_ms`` and ``writing_ms`` are the times of either.
     """
 
     forward_ms: float
