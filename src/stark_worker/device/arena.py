@@ -1,8 +1,8 @@
 """The arena: memory that the referee owns and the candidate's process transforms.
 
-It holds weights, the inputs of the current calls and their outputs, and nothing else: expected outputs and later inputs
-never lie in it. Inputs and outputs have several places each, so that calls in a row find other values at other
-addresses. Values that are not tensors travel beside it as JSON.
+It holds weights, the inputs of the current calls and their outputs. It never holds expected outputs or later inputs.
+Inputs and outputs have several slots each, so that consecutive calls find other values at other addresses. Values that
+are not tensors travel as JSON.
 """
 
 from __future__ import annotations
@@ -24,14 +24,12 @@ from stark_worker.processes import cgroups
 from stark_worker.protocol.request import Build, Entry
 
 PAGE = 4096
-
-
-POISON_STEP = 8  # one row in so many: what was not handed over is noticed by any of them
+POISON_STEP = 8  # one row in so many is poisoned, which is enough to notice an output that was not written
 
 
 @dataclass(frozen=True)
 class TensorSlot:
-    """Where in the arena a tensor lies, and what kind it is."""
+    """The position of a tensor in the arena, with its dtype, shape and strides."""
 
     offset: int
     dtype: str
@@ -44,7 +42,7 @@ class TensorSlot:
 
 @dataclass(frozen=True)
 class Job:
-    """What the candidate's process is told before it loads anything; ``construct`` and ``arguments`` are packed."""
+    """The candidate's process receives this before it loads anything. ``construct`` and ``arguments`` are packed."""
 
     entry: Entry
     device: str
@@ -73,14 +71,14 @@ def nbytes(tensor: torch.Tensor) -> int:
 
 
 class ArenaAllocator:
-    """Hands out places in an arena that is yet to be made."""
+    """Assigns slots in an arena that does not exist yet."""
 
     def __init__(self) -> None:
         self.size = PAGE
 
     def place(self, tensor: torch.Tensor) -> TensorSlot:
-        """A place for a tensor of this kind; its memory order is kept where it has no gaps."""
-        slot = TensorSlot(self.size, dtype_name(tensor), tuple(tensor.shape), _without_gaps(tensor))
+        """Return a slot for a tensor of this dtype and shape. The slot has the tensor's memory order, but no gaps."""
+        slot = TensorSlot(self.size, dtype_name(tensor), tuple(tensor.shape), _dense_strides(tensor))
         self.size += -(-nbytes(tensor) // PAGE) * PAGE
         return slot
 
@@ -88,9 +86,10 @@ class ArenaAllocator:
         return tuple(self.place(tensor) for tensor in tensors)
 
 
-def _without_gaps(tensor: torch.Tensor) -> tuple[int, ...]:
-    """The strides of a tensor in the same memory order. Torch knows them, but of one without data only after seconds of
-    importing.
+def _dense_strides(tensor: torch.Tensor) -> tuple[int, ...]:
+    """Return the strides of a dense tensor in the same memory order.
+
+    Torch computes them too, but for a meta tensor only after seconds of imports.
     """
     if not tensor.is_meta:
         return tuple(torch.empty_like(tensor).stride())
@@ -102,13 +101,13 @@ def _without_gaps(tensor: torch.Tensor) -> tuple[int, ...]:
 
 
 class Arena:
-    """Memory that two processes see, as tensors; where it lies, on the host or on a device, is all the same here."""
+    """Memory that two processes share, as tensors, on the host or on a device."""
 
     def __init__(self, memory: torch.Tensor) -> None:
         self._memory = memory
 
     def view(self, slot: TensorSlot) -> torch.Tensor:
-        """The tensor at a place."""
+        """Return the tensor in a slot."""
         dtype: torch.dtype = getattr(torch, slot.dtype)
         size = torch.Size(slot.shape).numel() * dtype.itemsize
         if size == 0:
@@ -116,30 +115,30 @@ class Arena:
         return self._memory[slot.offset : slot.offset + size].view(dtype).as_strided(slot.shape, slot.stride)
 
     def first_word(self) -> torch.Tensor:
-        """A number before all places."""
+        """Return the integer that lies before all slots."""
         return self._memory[:4].view(torch.int32)
 
     def views(self, slots: Sequence[TensorSlot]) -> list[torch.Tensor]:
         return [self.view(slot) for slot in slots]
 
 
-class Written(NamedTuple):
-    """When the inputs were there, and how long the device took to write them."""
+class WriteEnd(NamedTuple):
+    """The time when the inputs were written, and how long the device took to write them."""
 
     at: float
     took_ms: float = 0.0
 
 
 def host_arena(descriptor: int, size: int) -> Arena:
-    """The arena in a shared file."""
+    """Return the arena in a shared file."""
     return Arena(torch.frombuffer(mmap.mmap(descriptor, size), dtype=torch.uint8))
 
 
 class HostMemory:
-    """The referee's side of an arena in a file. Its size is for good: one that shrank would kill the referee."""
+    """The referee's side of an arena in a file. Its size is sealed: a file that shrank would kill the referee."""
 
-    files: Sequence[int] = ()  # it was started with the file
-    opened = 0  # there is no gate: whoever is called is stopped until then
+    files: Sequence[int] = ()  # the candidate's process already has the file
+    opened = 0  # there is no gate: the candidate is stopped until a call
 
     def __init__(self, descriptor: int, size: int) -> None:
         os.ftruncate(descriptor, size)
@@ -147,30 +146,30 @@ class HostMemory:
         self.arena = host_arena(descriptor, size)
 
     def close(self) -> None:
-        """The file goes with the last view of it."""
+        """Do nothing: the file goes with the last view of it."""
 
     def wait(self) -> None:
-        """Until what was written can be read by the other process: at once."""
+        """Do nothing: the other process sees host memory at once."""
 
-    def begin(self, write: Callable[[], None]) -> Written:
-        """Have the inputs written."""
+    def begin(self, write: Callable[[], None]) -> WriteEnd:
+        """Write the inputs by this function."""
         write()
-        return Written(time.perf_counter())
+        return WriteEnd(time.perf_counter())
 
-    def write(self, place: torch.Tensor, tensor: torch.Tensor) -> None:
-        place.copy_(tensor)
+    def write(self, view: torch.Tensor, tensor: torch.Tensor) -> None:
+        view.copy_(tensor)
 
 
-def copy_into(place: torch.Tensor, tensor: torch.Tensor) -> None:
-    """Copy, on the host by this thread alone: threads of the candidate's may still be spinning on the other cores."""
-    if place.stride() == tensor.stride() and place.is_cpu and tensor.is_cpu:
-        ctypes.memmove(place.data_ptr(), tensor.data_ptr(), nbytes(place))
+def copy_into(view: torch.Tensor, tensor: torch.Tensor) -> None:
+    """Copy a tensor. On the host use one thread: the candidate's threads may still spin on the other cores."""
+    if view.stride() == tensor.stride() and view.is_cpu and tensor.is_cpu:
+        ctypes.memmove(view.data_ptr(), tensor.data_ptr(), nbytes(view))
     else:
-        place.copy_(tensor)
+        view.copy_(tensor)
 
 
 def poison(view: torch.Tensor) -> None:
-    """Overwrite an output, so that nothing of an earlier call can pass for a result; some of its rows will do."""
+    """Overwrite some rows of an output, so that the result of an earlier call cannot pass for a new one."""
     view = view[::POISON_STEP] if view.ndim else view
     if view.is_floating_point() or view.is_complex():
         view.fill_(float("nan"))
@@ -181,7 +180,7 @@ def poison(view: torch.Tensor) -> None:
 
 
 def free_bytes(device: torch.device) -> int:
-    """How much memory of the device nobody uses."""
+    """Return how much memory of the device is free."""
     if device.type == "cuda":
         return (
             torch.cuda.mem_get_info(device)[0]

@@ -1,11 +1,10 @@
-"""Turns on a GPU that several processes of one machine measure on: two that do so at once time each other. No torch.
+"""The lock on a GPU: processes of one machine measure on it one after another, or they would time each other. No torch.
 
-Each GPU has two files in a folder that every process sees, whoever its user is. Whoever measures holds the lock of one
-of them; the kernel takes it back when that process ends, so that it is never stale. Whoever is next holds the other
-one, the door: who has just had a turn finds it closed, and does not come first again. Nobody writes to these files,
-because a lock needs no right to write.
+Each GPU has two files in a folder that every user sees. The measuring process locks one of them. The kernel releases
+the lock when the process ends, so it is never stale. The next process in line locks the other file, the door. A process
+that just had its turn finds the door locked and has to wait. No process writes to the files: a lock needs no right to.
 
-The CPU has no turns: everything on a machine takes time from everything else there, not only what is measured.
+The CPU has no lock: every process on a machine slows every other, not only those that measure.
 """
 
 from __future__ import annotations
@@ -21,15 +20,15 @@ import time
 from collections.abc import AsyncIterator, Mapping
 from pathlib import Path
 
-from stark_worker.processes.process_tree import END_S
+from stark_worker.processes.process_tree import KILL_TIMEOUT_S
 
-PLACE = Path("/tmp")  # not the user's own temporary folder, which others do not look into
-LOOK_S = 0.05
-TOLD_S, TOLD_AGAIN_S = 5.0, 300.0  # how long somebody waits before it is said, and said again
-IDENTITY_S = 60.0
+LOCK_DIR = Path("/tmp")  # not the user's own temporary folder, which other users cannot see
+POLL_S = 0.05
+WARN_AFTER_S, WARN_EVERY_S = 5.0, 300.0
+IDENTITY_TIMEOUT_S = 60.0
 
-# Two processes may know one GPU by other names: its number depends on what else they see.
-_ASK = """
+# Two processes may know one GPU by different numbers, which depend on what else they see. So the driver is asked.
+_PRINT_UUID = """
 import ctypes
 driver, device, found = ctypes.CDLL("libcuda.so.1"), ctypes.c_int(), ctypes.create_string_buffer(16)
 ask = getattr(driver, "cuDeviceGetUuid_v2", None) or driver.cuDeviceGetUuid
@@ -40,108 +39,108 @@ if not (driver.cuInit(0) or driver.cuDeviceGet(ctypes.byref(device), 0) or ask(f
 log = logging.getLogger(__name__)
 
 
-async def identity(name: str, environment: Mapping[str, str]) -> str:
-    """What the driver knows the GPU by that is visible in this environment; its name where it does not say."""
+async def gpu_identity(name: str, environment: Mapping[str, str]) -> str:
+    """Return the driver's UUID of the GPU that is visible in this environment; its name if the driver gives none."""
     process = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-I", "-c", _ASK),
+        *(sys.executable, "-I", "-c", _PRINT_UUID),
         stdin=asyncio.subprocess.DEVNULL,
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.DEVNULL,
         env=dict(environment),
     )
     try:
-        async with asyncio.timeout(IDENTITY_S):
-            said = (await process.communicate())[0].decode(errors="replace").strip()
-    except TimeoutError:  # a driver that hangs is found out where its GPU is used
-        said = ""
+        async with asyncio.timeout(IDENTITY_TIMEOUT_S):
+            uuid = (await process.communicate())[0].decode(errors="replace").strip()
+    except TimeoutError:  # a driver that hangs is noticed when its GPU is used
+        uuid = ""
     finally:
         if process.returncode is None:
             process.kill()
-            with contextlib.suppress(TimeoutError):  # a driver that hangs may not let go of it
-                await asyncio.wait_for(process.wait(), END_S)
-    return said if re.fullmatch(r"[0-9a-f]{32}", said) else name
+            with contextlib.suppress(TimeoutError):  # a driver that hangs may keep the process from ending
+                await asyncio.wait_for(process.wait(), KILL_TIMEOUT_S)
+    return uuid if re.fullmatch(r"[0-9a-f]{32}", uuid) else name
 
 
-class Turns:
-    """Turns on one device, which its user knows by a name."""
+class GpuLock:
+    """The lock on one device. ``name`` is the user's name for it."""
 
-    def __init__(self, device: str, name: str, folder: Path = PLACE) -> None:
+    def __init__(self, device: str, name: str, folder: Path = LOCK_DIR) -> None:
         self._name = name
-        place = re.sub(r"[^\w-]", "_", device)
-        self._lock, self._door = folder / f"stark-gpu-{place}.lock", folder / f"stark-gpu-{place}.door"
+        stem = re.sub(r"[^\w-]", "_", device)
+        self._lock, self._door = folder / f"stark-gpu-{stem}.lock", folder / f"stark-gpu-{stem}.door"
 
     @contextlib.asynccontextmanager
-    async def alone(self) -> AsyncIterator[str | None]:
-        """Have the device for oneself, however long that takes; yields why that cannot be had, None where it is."""
-        waiting, obstacle = _Waiting(self._name), None
+    async def hold(self) -> AsyncIterator[str | None]:
+        """Wait for the device and hold it. Yield None, or the reason why it cannot be locked."""
+        waiting, obstacle = _WaitLog(self._name), None
         async with contextlib.AsyncExitStack() as held:
             try:
-                async with _locked(self._door, waiting):
-                    await held.enter_async_context(_locked(self._lock, waiting))
+                async with _hold_file(self._door, waiting):
+                    await held.enter_async_context(_hold_file(self._lock, waiting))
             except OSError as error:
                 obstacle = f"{error.filename or self._lock} cannot be locked: {error.strerror}"
                 log.warning("Others may measure on GPU %s at the same time: %s.", self._name, obstacle)
             yield obstacle
 
-    def somebody_waits(self) -> bool:
-        """Whether another process is at the door."""
+    def has_waiters(self) -> bool:
+        """True if another process is at the door."""
         with contextlib.suppress(OSError), contextlib.ExitStack() as opened:
             descriptor = _open(self._door)
             opened.callback(os.close, descriptor)
-            return not _taken(descriptor)
+            return not _try_lock(descriptor)
         return False
 
 
-class _Waiting:
-    """Says that somebody waits, when that takes long."""
+class _WaitLog:
+    """Logs a warning if the wait takes long."""
 
     def __init__(self, name: str) -> None:
         self._name, self._began = name, time.monotonic()
-        self._tell_at = self._began + TOLD_S
+        self._warn_at = self._began + WARN_AFTER_S
 
-    def tell(self) -> None:
+    def warn_if_due(self) -> None:
         now = time.monotonic()
-        if now >= self._tell_at:
-            self._tell_at = now + TOLD_AGAIN_S
-            told = "Another process measures on GPU %s; this one has waited for its turn for %.0f s."
-            log.warning(told, self._name, now - self._began)
+        if now >= self._warn_at:
+            self._warn_at = now + WARN_EVERY_S
+            text = "Another process measures on GPU %s; this one has waited for its turn for %.0f s."
+            log.warning(text, self._name, now - self._began)
 
 
 @contextlib.asynccontextmanager
-async def _locked(path: Path, waiting: _Waiting) -> AsyncIterator[None]:
-    """Hold the lock of a file; whoever lets go of the file, or ends, lets go of the lock."""
+async def _hold_file(path: Path, waiting: _WaitLog) -> AsyncIterator[None]:
+    """Hold the lock of a file. Closing the file or ending the process releases it."""
     with contextlib.ExitStack() as opened:
         while True:
             descriptor = _open(path)
             opened.callback(os.close, descriptor)
-            while _is_there(path, descriptor) and not _taken(descriptor):
-                waiting.tell()
-                await asyncio.sleep(LOOK_S)
-            if _is_there(path, descriptor):
+            while _is_current(path, descriptor) and not _try_lock(descriptor):
+                waiting.warn_if_due()
+                await asyncio.sleep(POLL_S)
+            if _is_current(path, descriptor):
                 break
-            opened.close()  # somebody cleaned up, and others lock another file of that name
+            opened.close()  # the file was deleted, and others lock a new file of that name
         yield
 
 
 def _open(path: Path) -> int:
-    """Open a file that is there for all users, and neither what leads elsewhere nor what keeps its reader waiting.
+    """Open a file that all users share, but neither a link nor a file that blocks its reader.
 
-    Whoever did not make it only reads it: of what is another's in a folder of everybody's, systems refuse more.
+    An existing file is opened for reading only: systems refuse more for another user's file in a shared folder.
     """
-    plainly = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+    flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
     while True:
         with contextlib.suppress(FileNotFoundError):
-            descriptor = os.open(path, plainly)
-            with contextlib.suppress(OSError):  # another user's
-                os.utime(descriptor)  # in use, for whoever cleans up what is old
+            descriptor = os.open(path, flags)
+            with contextlib.suppress(OSError):  # another user's file
+                os.utime(descriptor)  # keeps programs that delete old files away
             return descriptor
         with contextlib.suppress(FileExistsError):
-            descriptor = os.open(path, plainly | os.O_CREAT | os.O_EXCL, 0o644)
-            os.fchmod(descriptor, 0o644)  # whatever our umask is
+            descriptor = os.open(path, flags | os.O_CREAT | os.O_EXCL, 0o644)
+            os.fchmod(descriptor, 0o644)  # independent of the umask
             return descriptor
 
 
-def _taken(descriptor: int) -> bool:
+def _try_lock(descriptor: int) -> bool:
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
@@ -149,8 +148,8 @@ def _taken(descriptor: int) -> bool:
     return True
 
 
-def _is_there(path: Path, descriptor: int) -> bool:
-    """Whether this file is still the one of its name."""
+def _is_current(path: Path, descriptor: int) -> bool:
+    """True if the open file is still the file at this path."""
     with contextlib.suppress(FileNotFoundError):
         return os.path.samestat(path.stat(follow_symlinks=False), os.fstat(descriptor))
     return False

@@ -14,10 +14,10 @@ from pathlib import Path
 import pytest
 
 from stark_worker.device import gpu_lock
-from stark_worker.device.gpu_lock import Turns, identity
+from stark_worker.device.gpu_lock import GpuLock, gpu_identity
 from stark_worker.protocol.errors import MachineryFault
 from stark_worker.protocol.request import Target
-from stark_worker.scheduler.worker import Station
+from stark_worker.scheduler.worker import Worker
 from subprocess_pair import started
 
 DEVICE = "stand-in"
@@ -28,7 +28,7 @@ def hold(pipe: Connection, folder: Path) -> None:
     """Have one turn until somebody says something."""
 
     async def one() -> None:
-        async with Turns(DEVICE, DEVICE, folder).alone():
+        async with GpuLock(DEVICE, DEVICE, folder).hold():
             pipe.send("mine")
             pipe.recv()
 
@@ -39,9 +39,9 @@ def measure(pipe: Connection, folder: Path) -> None:
     """Have some turns, as soon as possible one after another, and say from when to when each was."""
 
     async def some() -> list[tuple[float, float]]:
-        spans, mine = [], Turns(DEVICE, DEVICE, folder)
+        spans, mine = [], GpuLock(DEVICE, DEVICE, folder)
         for _ in range(FEW):
-            async with mine.alone():
+            async with mine.hold():
                 begin = time.monotonic()
                 await asyncio.sleep(TURN_S)
                 spans.append((begin, time.monotonic()))
@@ -52,9 +52,9 @@ def measure(pipe: Connection, folder: Path) -> None:
     pipe.send(asyncio.run(some()))
 
 
-def alone(folder: Path, within_s: float | None = None) -> str | None:
+def try_hold(folder: Path, within_s: float | None = None) -> str | None:
     async def one() -> str | None:
-        async with asyncio.timeout(within_s), Turns(DEVICE, DEVICE, folder).alone() as obstacle:
+        async with asyncio.timeout(within_s), GpuLock(DEVICE, DEVICE, folder).hold() as obstacle:
             return obstacle
 
     return asyncio.run(one())
@@ -78,17 +78,17 @@ def test_whoever_waits_gets_a_turn_when_the_holder_is_killed(tmp_path):
     with started(hold, tmp_path) as (process, pipe):
         assert pipe.recv() == "mine"
         with pytest.raises(TimeoutError):
-            alone(tmp_path, within_s=0.3)
+            try_hold(tmp_path, within_s=0.3)
         os.kill(process.pid, signal.SIGKILL)
-        assert alone(tmp_path) is None
+        assert try_hold(tmp_path) is None
 
 
 def test_waiting_leaves_the_event_loop_free_and_is_told(tmp_path, caplog, monkeypatch):
-    monkeypatch.setattr(gpu_lock, "TOLD_S", 0.1)
+    monkeypatch.setattr(gpu_lock, "WARN_AFTER_S", 0.1)
 
     async def wait() -> int:
         beats = 0
-        turn = asyncio.create_task(anext(aiter(_entered(Turns(DEVICE, "7", tmp_path)))))
+        turn = asyncio.create_task(anext(aiter(_entered(GpuLock(DEVICE, "7", tmp_path)))))
         while beats < 10:
             await asyncio.sleep(0.05)
             beats += 1
@@ -104,19 +104,19 @@ def test_waiting_leaves_the_event_loop_free_and_is_told(tmp_path, caplog, monkey
     assert record.getMessage().startswith("Another process measures on GPU 7; this one has waited for its turn for")
 
 
-async def _entered(mine: Turns):
-    async with mine.alone():
+async def _entered(mine: GpuLock):
+    async with mine.hold():
         yield
 
 
 def test_who_measures_knows_that_somebody_waits(tmp_path):
-    mine = Turns(DEVICE, DEVICE, tmp_path)
+    mine = GpuLock(DEVICE, DEVICE, tmp_path)
 
     async def look(other) -> bool:
-        async with mine.alone():
-            before = mine.somebody_waits()
+        async with mine.hold():
+            before = mine.has_waiters()
             other.send("go")
-            while not mine.somebody_waits():
+            while not mine.has_waiters():
                 await asyncio.sleep(0.01)
             return before
 
@@ -127,43 +127,43 @@ def test_who_measures_knows_that_somebody_waits(tmp_path):
 
 
 def test_a_file_that_was_cleaned_away_locks_nobody_out_and_lets_nobody_in(tmp_path):
-    alone(tmp_path)
+    try_hold(tmp_path)
     with started(hold, tmp_path) as (_, pipe):
         assert pipe.recv() == "mine"
         for file in tmp_path.iterdir():  # those of the holder: a mistake, but not one that lasts
             file.unlink()
-        assert alone(tmp_path) is None
+        assert try_hold(tmp_path) is None
 
 
 def test_files_of_another_user_will_do(tmp_path):
-    alone(tmp_path)
+    try_hold(tmp_path)
     for file in tmp_path.iterdir():
         assert file.stat().st_mode & 0o777 == 0o644
         file.chmod(0o444)
-    assert alone(tmp_path) is None
+    assert try_hold(tmp_path) is None
 
 
 def test_where_nothing_can_be_locked_that_is_said(tmp_path, caplog):
     with caplog.at_level(logging.WARNING):
-        assert "No such file or directory" in (alone(tmp_path / "missing") or "")
+        assert "No such file or directory" in (try_hold(tmp_path / "missing") or "")
     assert "Others may measure on GPU stand-in at the same time" in caplog.text
 
 
 def test_a_device_that_no_driver_knows_is_known_by_its_name():
-    assert asyncio.run(identity(DEVICE, {"CUDA_VISIBLE_DEVICES": DEVICE})) == DEVICE
+    assert asyncio.run(gpu_identity(DEVICE, {"CUDA_VISIBLE_DEVICES": DEVICE})) == DEVICE
 
 
-def test_a_station_waits_for_its_turn_before_it_touches_a_gpu(tmp_path, monkeypatch):
+def test_a_worker_waits_for_its_turn_before_it_touches_a_gpu(tmp_path, monkeypatch):
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", DEVICE)  # which is on no machine, so that nothing can be measured on it
 
     async def measured() -> None:
-        async with Station(Target.CUDA, tmp_path / "cache", locks=tmp_path) as station:
+        async with Worker(Target.CUDA, tmp_path / "cache", locks=tmp_path) as worker:
             with pytest.raises(TimeoutError):
                 async with asyncio.timeout(2.0):
-                    await station.device()
+                    await worker.device()
             pipe.send("go on")
             with pytest.raises(MachineryFault, match="needs a CUDA GPU"):
-                await station.device()
+                await worker.device()
 
     with started(hold, tmp_path) as (_, pipe):
         assert pipe.recv() == "mine"
@@ -172,8 +172,8 @@ def test_a_station_waits_for_its_turn_before_it_touches_a_gpu(tmp_path, monkeypa
 
 def test_the_cpu_has_no_turns(tmp_path):
     async def measured() -> str:
-        async with Station(Target.CPU, tmp_path / "cache", locks=tmp_path / "missing") as station:
-            return (await station.device()).kind
+        async with Worker(Target.CPU, tmp_path / "cache", locks=tmp_path / "missing") as worker:
+            return (await worker.device()).kind
 
     assert asyncio.run(measured()) == "cpu"
     assert not (tmp_path / "missing").exists()
