@@ -13,7 +13,7 @@ from random import Random
 import pytest
 
 from stark.core.interfaces import Policy
-from stark.core.tree import ROOT_ID, Node, Role, Tree
+from stark.core.tree import ROOT_ID, Attempt, Node, Role, Tree
 from stark_worker.protocol.errors import Outcome
 from stark_worker.protocol.report import EvalReport, Timing
 
@@ -21,13 +21,13 @@ from stark_worker.protocol.report import EvalReport, Timing
 def grown(seed: int, nodes: int = 40) -> Tree:
     """A tree as runs leave them: some nodes fail, some have no source, some attempts are in flight."""
     rng, tree = Random(seed), Tree()
-    tree.add(Node(ROOT_ID, None, Role.REFERENCE, "root", EvalReport(Outcome.OK, Timing((10.0,)))))
+    tree.add(Node(ROOT_ID, None, Attempt(Role.REFERENCE, "root", EvalReport(Outcome.OK, Timing((10.0,))))))
     for number in range(1, nodes):
         parent = rng.choice(tree.expandable())
         kind = rng.choice([Outcome.OK, Outcome.OK, Outcome.WRONG_RESULT, Outcome.UNUSABLE_REPLY])
         timing = Timing((rng.uniform(1, 20),)) if kind is Outcome.OK else None
         source = None if kind is Outcome.UNUSABLE_REPLY else f"source {number}"
-        tree.add(Node(number, parent.id, Role.CODE, source, EvalReport(kind, timing)))
+        tree.add(Node(number, parent.id, Attempt(Role.CODE, source, EvalReport(kind, timing))))
     for number in range(nodes, nodes + rng.randrange(4)):
         tree.begin(number, rng.choice(tree.expandable()).id)
     return tree

@@ -26,4 +26,4 @@ def folder(tmp_path_factory):
 class TestFolder(EvaluatorConformance):
     @pytest.fixture
     def make(self, folder):
-        return lambda: open_evaluator(EvaluationSettings(evaluator="folder", folder=str(folder), patience_s=60.0))
+        return lambda: open_evaluator(EvaluationSettings(evaluator="folder", folder=str(folder), worker_timeout_s=60.0))

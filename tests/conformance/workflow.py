@@ -19,10 +19,10 @@ from stark.agents.prompts import Prompts, Scene, load_templates
 from stark.agents.roles import Team
 from stark.core.chat import Message, Reply, ReplyForm
 from stark.core.interfaces import Workflow
-from stark.core.records import Attempt, Ticket
+from stark.core.records import Ticket
 from stark.core.settings import RoleSettings
 from stark.core.task import Task
-from stark.core.tree import ROOT_ID, Node, Role, Tree
+from stark.core.tree import ROOT_ID, Attempt, Node, Role, Tree
 from stark.run.config import load_settings
 from stark_worker.protocol.errors import Outcome
 from stark_worker.protocol.report import DeviceFacts, EvalReport, Timing
@@ -37,8 +37,8 @@ def team() -> Team:
 
 
 @dataclass
-class CountingDesk:
-    """A desk that answers by itself and notes what was asked of it."""
+class CountingContext:
+    """A context that answers by itself and notes what was asked of it."""
 
     text: str | None = None
     asked: list[Role] = field(default_factory=list)
@@ -59,33 +59,33 @@ class CountingDesk:
 
 def ticket(parent_failed: bool = False) -> Ticket:
     tree = Tree()
-    tree.add(Node(ROOT_ID, None, Role.REFERENCE, TASK, EvalReport(Outcome.OK, Timing((10.0,)))))
+    tree.add(Node(ROOT_ID, None, Attempt(Role.REFERENCE, TASK, EvalReport(Outcome.OK, Timing((10.0,))))))
     report = EvalReport(Outcome.CRASH, log="it crashed") if parent_failed else EvalReport(Outcome.OK, Timing((5.0,)))
-    tree.add(Node(1, ROOT_ID, Role.CODE, TASK.replace("class Model:", "class ModelNew:"), report))
+    tree.add(Node(1, ROOT_ID, Attempt(Role.CODE, TASK.replace("class Model:", "class ModelNew:"), report)))
     return Ticket(2, tree[1], tree, seed=0)
 
 
 class WorkflowConformance:
-    def attempt(self, workflow: Workflow, desk: CountingDesk, parent_failed: bool) -> Attempt:
-        return asyncio.run(workflow.attempt(ticket(parent_failed), desk))
+    def attempt(self, workflow: Workflow, context: CountingContext, parent_failed: bool) -> Attempt:
+        return asyncio.run(workflow.attempt(ticket(parent_failed), context))
 
     @pytest.mark.parametrize("parent_failed", [False, True])
     def test_an_attempt_ends_in_one_evaluated_candidate(self, workflow: Workflow, parent_failed: bool) -> None:
-        desk = CountingDesk()
-        attempt = self.attempt(workflow, desk, parent_failed)
-        assert desk.asked
-        assert desk.evaluated == [attempt.source]
-        assert attempt.report == asyncio.run(desk.evaluate(attempt.source or ""))
+        context = CountingContext()
+        attempt = self.attempt(workflow, context, parent_failed)
+        assert context.asked
+        assert context.evaluated == [attempt.source]
+        assert attempt.report == asyncio.run(context.evaluate(attempt.source or ""))
 
     @pytest.mark.parametrize("parent_failed", [False, True])
     def test_replies_without_an_answer_are_an_unusable_reply(self, workflow: Workflow, parent_failed: bool) -> None:
-        desk = CountingDesk(text="I would rather not.")
-        attempt = self.attempt(workflow, desk, parent_failed)
+        context = CountingContext(text="I would rather not.")
+        attempt = self.attempt(workflow, context, parent_failed)
         assert attempt.source is None
         assert attempt.report.outcome is Outcome.UNUSABLE_REPLY
         assert attempt.report.log
-        assert desk.evaluated == []
+        assert context.evaluated == []
 
     def test_the_same_ticket_asks_the_same_questions(self, workflow: Workflow) -> None:
-        first, second = (self.attempt(workflow, CountingDesk(), False) for _ in range(2))
+        first, second = (self.attempt(workflow, CountingContext(), False) for _ in range(2))
         assert first == second

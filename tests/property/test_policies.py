@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from stark.core.errors import UsageError
 from stark.core.settings import SearchSettings
-from stark.core.tree import ROOT_ID, Node, Role, Tree
+from stark.core.tree import ROOT_ID, Attempt, Node, Role, Tree
 from stark.search.epsilon_greedy import EpsilonGreedy
 from stark.search.policies import POLICIES, open_policy
 from stark_worker.protocol.errors import Outcome
@@ -31,10 +31,10 @@ def put_in_flight(tree: Tree, parents: list[int]) -> None:
 def grow(*rows: tuple[int, int, float | None]) -> Tree:
     """A tree from (id, parent, runtime or None for failed); the root takes 10 ms."""
     tree = Tree()
-    tree.add(Node(ROOT_ID, None, Role.REFERENCE, "root", report(Outcome.OK, 10.0)))
+    tree.add(Node(ROOT_ID, None, Attempt(Role.REFERENCE, "root", report(Outcome.OK, 10.0))))
     for number, parent_id, runtime in rows:
         found = report(Outcome.OK, runtime) if runtime else report(Outcome.WRONG_RESULT)
-        tree.add(Node(number, parent_id, Role.CODE, f"source {number}", found))
+        tree.add(Node(number, parent_id, Attempt(Role.CODE, f"source {number}", found)))
     return tree
 
 
@@ -118,7 +118,7 @@ def test_a_throttled_root_with_nothing_else_eligible_waits_while_attempts_are_in
 def test_the_throttle_is_lifted_and_said_so_when_nothing_is_eligible_and_nothing_in_flight(caplog):
     tree = grow()
     for number in range(1, 6):
-        tree.add(Node(number, ROOT_ID, Role.PLAN, None, report(Outcome.UNUSABLE_REPLY)))
+        tree.add(Node(number, ROOT_ID, Attempt(Role.PLAN, None, report(Outcome.UNUSABLE_REPLY))))
     with caplog.at_level(logging.WARNING):
         assert EpsilonGreedy(SearchSettings()).select(tree, Random(0)) == tree.root
     assert "throttle on the root is lifted" in caplog.text
@@ -166,7 +166,7 @@ def test_always_root_and_last_attempt_turn_the_loop_into_the_baselines():
 
 def test_last_attempt_passes_over_a_reply_without_source():
     tree = grow((1, 0, 2.0))
-    tree.add(Node(2, 1, Role.SOLO, None, report(Outcome.UNUSABLE_REPLY)))
+    tree.add(Node(2, 1, Attempt(Role.SOLO, None, report(Outcome.UNUSABLE_REPLY))))
     assert set(chosen("last-attempt", tree)) == {1}
 
 
@@ -174,7 +174,7 @@ def test_root_or_repair_repairs_a_failed_last_attempt_at_most_twice():
     tree = grow((1, 0, 2.0), (2, 0, None))
     assert set(chosen("root-or-repair", tree)) == {2}
     for number in (3, 4):
-        tree.add(Node(number, number - 1, Role.DEBUG, f"repair {number}", report(Outcome.CRASH)))
+        tree.add(Node(number, number - 1, Attempt(Role.DEBUG, f"repair {number}", report(Outcome.CRASH))))
         assert set(chosen("root-or-repair", tree)) == {3 if number == 3 else ROOT_ID}
 
 
@@ -195,7 +195,7 @@ def test_mcts_prefers_the_better_subtree_but_visits_the_other():
             else next(each.id for each in (node, *tree.ancestors(node.id)) if each.parent_id == ROOT_ID)
         )
         first[branch] += 1
-        tree.add(Node(number, node.id, Role.CODE, f"source {number}", report(Outcome.OK, 1.0 if branch == 1 else 50.0)))
+        tree.add(Node(number, node.id, Attempt(Role.CODE, f"source {number}", report(Outcome.OK, 1.0 if branch == 1 else 50.0))))
     assert first[1] > first[2] + first[3]
     assert first[2] > 0
 

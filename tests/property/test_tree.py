@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stark.analysis.metrics import averages, compile_rate, correct_rate, fast_p, measure, success_rate
-from stark.core.tree import ROOT_ID, Node, Role, Tree
+from stark.core.tree import ROOT_ID, Attempt, Node, Role, Tree
 from stark_worker.protocol.errors import Outcome
 from strategies import report, trees
 
@@ -104,18 +104,18 @@ def test_no_kernel_and_a_slower_one_leave_a_user_with_the_same(speedups):
 
 def test_a_node_cannot_be_added_twice_or_without_its_parent():
     tree = Tree()
-    root = Node(ROOT_ID, None, Role.REFERENCE, "root", report(Outcome.OK))
+    root = Node(ROOT_ID, None, Attempt(Role.REFERENCE, "root", report(Outcome.OK)))
     tree.add(root)
     with pytest.raises(ValueError, match="already"):
         tree.add(root)
     with pytest.raises(ValueError, match="unknown parent"):
-        tree.add(Node(2, 1, Role.CODE, "source", report(Outcome.OK)))
+        tree.add(Node(2, 1, Attempt(Role.CODE, "source", report(Outcome.OK))))
 
 
 def test_the_reference_is_no_twin_of_a_candidate():
     tree = Tree()
-    tree.add(Node(ROOT_ID, None, Role.REFERENCE, "same", report(Outcome.OK)))
+    tree.add(Node(ROOT_ID, None, Attempt(Role.REFERENCE, "same", report(Outcome.OK))))
     assert tree.twin("same") is None
-    tree.add(Node(1, ROOT_ID, Role.CODE, "same", report(Outcome.COMPILE_ERROR)))
+    tree.add(Node(1, ROOT_ID, Attempt(Role.CODE, "same", report(Outcome.COMPILE_ERROR))))
     assert tree.twin("same") == tree[1]
     assert tree.at(1).twin("same") is None

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from stark.agents.windows import bare_window, code_window, debug_window, plan_window
 from stark.core.records import Ticket
 from stark.core.settings import WindowSettings
-from stark.core.tree import Node, Role, Tree
+from stark.core.tree import Attempt, Node, Role, Tree
 from stark_worker.protocol.errors import Outcome
 from strategies import report, trees
 
@@ -27,7 +27,7 @@ settings = st.builds(
     enabled=st.sampled_from([True, None]),
     leaders=st.integers(0, 4),
     cap=st.integers(0, 6),
-    cap_counts=st.sampled_from(["others", "all"]),
+    cap_includes_root=st.booleans(),
 )
 
 
@@ -49,7 +49,7 @@ def allowed(role: str, ticket: Ticket) -> set[int]:
 def test_a_window_holds_no_stranger_and_respects_the_cap(role, ticket, settings):
     window = ROLES[role](ticket, settings)
     assert {node.id for node in window.others} <= allowed(role, ticket)
-    counted = window.others if settings.cap_counts == "others" else window.shown
+    counted = window.shown if settings.cap_includes_root else window.others
     assert len(counted) <= settings.cap
     assert all(node.source is not None and node.id in ticket.tree for node in window.shown)
 
@@ -61,7 +61,7 @@ def test_the_selected_node_and_the_root_are_always_there(role, ticket, settings)
     assert (window.selected, window.root) == (ticket.parent, ticket.tree.root)
     assert {ticket.parent.id, 0} <= set(window.ids)
     assert len(set(window.ids)) == len(window.ids)
-    if settings.cap_counts == "others":
+    if not settings.cap_includes_root:
         assert {ticket.parent.id, 0} <= {node.id for node in window.shown}
     if role == "debug" and settings.cap:
         assert ticket.parent in window.shown, "its log says what is to be repaired"
@@ -117,11 +117,11 @@ def test_windows_turned_off_show_the_selected_node_and_the_root(role, ticket):
 
 def test_the_literal_cap_may_leave_out_the_root_and_the_draw_depends_on_the_attempt():
     tree = Tree()
-    tree.add(Node(0, None, Role.REFERENCE, "root", report(Outcome.OK)))
+    tree.add(Node(0, None, Attempt(Role.REFERENCE, "root", report(Outcome.OK))))
     for number in range(1, 9):
-        tree.add(Node(number, 0, Role.CODE, f"source {number}", report(Outcome.OK)))
+        tree.add(Node(number, 0, Attempt(Role.CODE, f"source {number}", report(Outcome.OK))))
     drawn = [
-        plan_window(Ticket(number, tree.root, tree, seed=1), WindowSettings(cap=3, cap_counts="all"))
+        plan_window(Ticket(number, tree.root, tree, seed=1), WindowSettings(cap=3, cap_includes_root=True))
         for number in range(20)
     ]
     assert {len(window.shown) for window in drawn} == {3}

@@ -5,17 +5,13 @@ from __future__ import annotations
 import enum
 import random
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any
 
 from stark.core.chat import Message, Reply, Usage
 from stark.core.task import Task
-from stark.core.tree import Node, Plan, Role, Tree
+from stark.core.tree import Node, Role, Tree
 from stark_worker.protocol.report import DeviceFacts, EvalReport
 from stark_worker.protocol.request import Score
-
-if TYPE_CHECKING:  # both pull in the agents, which `stark --help` need not wait for
-    pass
-
 
 # -- one attempt ----------------------------------------------------------------------------------------------------
 
@@ -32,19 +28,6 @@ class Ticket:
     def rng(self, purpose: str) -> random.Random:
         """A generator that depends on (seed, attempt, purpose) alone, so that a resumed attempt draws the same."""
         return random.Random(f"{self.seed}/{self.number}/{purpose}")
-
-
-@dataclass(frozen=True)
-class Attempt:
-    """What a workflow made of a ticket."""
-
-    role: Role
-    source: str | None
-    report: EvalReport
-    plan: Plan | None = None
-    explanation: str = ""
-    outside_share: float | None = None
-    notes: tuple[str, ...] = ()
 
 
 # -- what happened --------------------------------------------------------------------------------------------------
@@ -85,16 +68,43 @@ class Kind(enum.StrEnum):
     JUDGED = "judged"  # kernels another tool has made
 
 
-# Why a run ended, where no limit on tokens, money or time is named: it made all its attempts, somebody stopped it, the
-# machinery had a fault, its task does not work, or its task tests nothing.
-DONE, STOPPED, FAULT, BROKEN_TASK, DEGENERATE_TASK = "attempts", "stopped", "fault", "task", "degenerate"
+class EndReason(enum.StrEnum):
+    """Reason why a run ended. The values are stored."""
+
+    DONE = "attempts"  # it made all its attempts
+    TOKENS = "tokens"
+    MONEY = "money"
+    WALL_TIME = "wall time"
+    STOPPED = "stopped"
+    FAULT = "fault"  # the machinery failed
+    BROKEN_TASK = "task"
+    DEGENERATE_TASK = "degenerate"  # the task's check accepts answers that compute nothing
+
+    @property
+    def is_limit(self) -> bool:
+        """True for a limit on tokens, money or time."""
+        return self in (EndReason.TOKENS, EndReason.MONEY, EndReason.WALL_TIME)
+
+    @property
+    def meaning(self) -> str:
+        """The reason in words."""
+        return f"budget exhausted: {self}" if self.is_limit else _MEANINGS[self]
+
+
+_MEANINGS = {
+    EndReason.DONE: "done",
+    EndReason.DEGENERATE_TASK: "not searched: the task tests nothing",
+    EndReason.BROKEN_TASK: "not searched: the task does not work here",
+    EndReason.FAULT: "infrastructure fault, to be tried again",
+    EndReason.STOPPED: "stopped, can be resumed",
+}
 
 
 @dataclass(frozen=True)
 class Ending:
     """Why a run ended: its reason in a word, and what there is to say about it."""
 
-    reason: str
+    reason: EndReason
     message: str = ""
 
 
@@ -119,8 +129,8 @@ class Final:
     @property
     def speedup_interval(self) -> tuple[float, float] | None:
         """Between which factors it is faster than the reference, with 99 % confidence."""
-        timing, rival = self.report.timing, self.report.rival
-        return rival.ratio_to(timing) if timing and rival else None
+        timing, opponent = self.report.timing, self.report.opponent
+        return opponent.ratio_to(timing) if timing and opponent else None
 
 
 @dataclass(frozen=True)
@@ -158,30 +168,26 @@ class Call:
     duration_s: float
 
 
-# -- what a view is told while a run goes on --------------------------------------------------------------------------
+# -- news of a run in progress ------------------------------------------------------------------------------------
+
+
+class EventKind(enum.StrEnum):
+    """Kind of an event; the fields it fills besides ``spent`` stand next to it."""
+
+    BEGUN = "begun"  # number; node: the parent
+    ASKING = "asking"  # number; text: the role
+    EVALUATING = "evaluating"  # number
+    LANDED = "landed"  # number, node
+    NOTE = "note"  # text
+    ENDED = "ended"  # text: the reason
 
 
 @dataclass(frozen=True)
 class Event:
-    """Something a person watching would want to know."""
+    """News for the listener of a run."""
 
-    kind: Literal["begun", "asking", "evaluating", "landed", "note", "ended"]
+    kind: EventKind
     number: int | None = None
     node: Node | None = None
     text: str = ""
     spent: Spend = field(default_factory=Spend)
-
-
-# what an ending means, in the order of the summary; any other is a limit that was reached
-MEANINGS = {
-    DONE: "done",
-    DEGENERATE_TASK: "not searched: the task tests nothing",
-    BROKEN_TASK: "not searched: the task does not work here",
-    FAULT: "infrastructure fault, to be tried again",
-    STOPPED: "stopped, to be gone on with",
-}
-
-
-def meaning(reason: str) -> str:
-    """An ending in words."""
-    return MEANINGS.get(reason, f"budget exhausted: {reason}")

@@ -1,12 +1,12 @@
 """Every setting, its type, its default and its meaning. The defaults are the paper's hyper-parameters.
 
 The text under a field is its documentation: ``stark config``, the reference page and the error messages show it.
-How settings are read from files and the command line is told in ``config.py``.
+``stark.run.config`` reads settings from files and the command line.
 """
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -98,8 +98,8 @@ class WindowSettings(Group):
     """r: how many leaders of the whole tree the planner sees; 0 turns the leaderboard off."""
     cap: int = Field(default=5, ge=0)
     """Most nodes in a window; more are cut to this many at random."""
-    cap_counts: Literal["others", "all"] = "others"
-    """Whether the selected node and the root are outside the cap (and never dropped) or counted in it."""
+    cap_includes_root: bool = False
+    """Whether the cap counts the selected node and the root too, so that either may be dropped."""
     profile: bool = True
     """Whether profiles are shown."""
     log_characters: int = Field(default=4_000, ge=0)
@@ -112,7 +112,7 @@ class AnchorSettings(Group):
     mode: Literal["enforced", "stripped", "off"] = "enforced"
     """`enforced`: asked for, checked, passed on. `stripped`: removed before the coder sees the scaffold.
     `off`: not asked for."""
-    send_back: int = Field(default=1, ge=0)
+    max_retries: int = Field(default=1, ge=0)
     """How often a reply that is unusable or breaks the anchor rules is sent back with the reason."""
 
 
@@ -153,7 +153,7 @@ class EvaluationSettings(Group):
     """`local`, `folder` (judged by a worker elsewhere), `replay` (of a stored run), or `package.module:Class`."""
     folder: str | None = None
     """The folder evaluator's folder, which `python -m stark_worker serve` works off; or the run a replay reads."""
-    patience_s: float = Field(default=600.0, gt=0)
+    worker_timeout_s: float = Field(default=600.0, gt=0)
     """How long the folder evaluator waits for a sign of life from a worker."""
     target: Target = Target.CPU
     """Language of the kernels: `cuda`, `triton`, or C++ for the `cpu`."""
@@ -210,3 +210,25 @@ class Settings(Group):
     """The chat models."""
     evaluation: EvaluationSettings = EvaluationSettings()
     """The evaluator."""
+
+
+# -- old names --------------------------------------------------------------------------------------------------------
+
+RENAMED = {
+    "evaluation.patience_s": "evaluation.worker_timeout_s",
+    "anchors.send_back": "anchors.max_retries",
+    "windows.cap_counts": "windows.cap_includes_root",
+}
+NEW_VALUES = {"windows.cap_counts": {"others": False, "all": True}}
+
+
+def with_new_names(stored: dict[str, Any]) -> dict[str, Any]:
+    """Return stored settings of an earlier version under the names of this version."""
+    settings = {group: dict(values) if isinstance(values, dict) else values for group, values in stored.items()}
+    for old, new in RENAMED.items():
+        (group, old_name), new_name = old.split("."), new.split(".")[1]
+        values = settings.get(group)
+        if isinstance(values, dict) and old_name in values:
+            value = values.pop(old_name)
+            values[new_name] = NEW_VALUES.get(old, {}).get(value, value)
+    return settings

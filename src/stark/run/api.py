@@ -1,4 +1,4 @@
-"""Put together: from a task file or a run folder to a result. The command line and notebooks both come through here."""
+"""The Python API: from a task file or a run folder to a result. The command line uses it too."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from typing import Any
 from stark.agents.prompts import load_templates
 from stark.core.errors import SettingsError
 from stark.core.interfaces import Listener
-from stark.core.records import STOPPED, Ending
+from stark.core.records import Ending, EndReason
 from stark.core.settings import Roles, Settings
 from stark.core.task import load_candidate, load_task
 from stark.core.tree import Role, attempts_of
 from stark.evaluation.open import open_evaluator
-from stark.run.assembly import Job, assemble, check_attempts, check_device, check_prices, open_models, unstarted
+from stark.run.assembly import Job, assemble, check_attempts, check_device, check_prices, new_run_record, open_models
 from stark.run.config import change_settings, load_settings, merged, of_another_model, parse_assignment, refuse_unknown
 from stark.run.interrupts import Stoppable, interruptible, run_sync
-from stark.run.loop import Run
+from stark.run.loop import AS_UNINTERRUPTED, DEFAULT_RULES, Run
 from stark.run.methods import TEAM_ROLES
 from stark.run.result import Result
 from stark.store.lookup import new_store, only_run, settings_of, stored_reports
@@ -42,7 +42,7 @@ def optimize(
     listener: Listener = lambda event: None,
     **options: Any,
 ) -> Result:
-    """Make a task faster and return what was found. Works in a script and in a notebook.
+    """Make a task faster and return the result. Works in a script and in a notebook.
 
     ``options`` are settings by group: ``optimize("task.py", method="stark", roles={"model": "openai:gpt-5"},
     budget={"attempts": 10})``; ``sets`` are assignments as on the command line, ``["search.epsilon=0.4"]``.
@@ -55,14 +55,14 @@ def optimize(
 def resume(
     run: str | Path, *, sets: Sequence[str] = (), listener: Listener = lambda event: None, **options: Any
 ) -> Result:
-    """Go on with a run that was stopped, killed, or is to be extended by a larger budget."""
-    return run_sync(go_on(Path(run), change(sets, options), listener))
+    """Resume a run that was stopped or killed, or extend it with a larger budget."""
+    return run_sync(resume_run(Path(run), change_on_resume(sets, options), listener))
 
 
 def prepare(
     task_path: Path, settings: Settings, folder: Path | None = None, given: Path | None = None, hint: str = ""
 ) -> Job:
-    """Read and check everything a run needs from the user, before anything is started or written."""
+    """Read and check all input of a run before anything is started or written."""
     task = load_task(task_path, hint)
     stamp = datetime.now(UTC).strftime("%Y%m%d-%H%M%S")
     templates = load_templates(settings.prompts)
@@ -77,66 +77,69 @@ def prepare(
 
 
 async def start(job: Job, listener: Listener = lambda event: None, signals: bool = False) -> Result:
-    """Begin a new run in its own folder."""
+    """Start a new run in its own folder."""
     with interruptible(signals) as running:
         async with open_evaluator(job.settings.evaluation, stored_reports) as evaluator:
             with new_store(job.folder) as store:
-                record = unstarted(job, await evaluator.device())
+                record = new_run_record(job, await evaluator.device())
                 store.create(record)
                 return await drive(assemble(record, store, evaluator, listener), running, signals)
 
 
-async def go_on(
+async def resume_run(
     folder: Path,
-    changed: Callable[[Settings], Settings] = lambda settings: settings,
+    change: Callable[[Settings], Settings] = lambda settings: settings,
     listener: Listener = lambda event: None,
     signals: bool = False,
 ) -> Result:
-    """Take up the run of a folder again."""
+    """Resume the run of a folder."""
     with interruptible(signals) as running, closing(open_store(folder, write=True, create=False)) as store:
         record = only_run(store, folder)
-        settings = changed(settings_of(record))
+        settings = change(settings_of(record))
         if settings.budget.attempts != record.settings["budget"]["attempts"]:
-            check_attempts(settings, len(attempts_of(store.judgements(record.id))) + len(store.unfinished(record.id)))
+            begun = len(attempts_of(store.judgements(record.id))) + len(store.unfinished(record.id))
+            check_attempts(record.id, settings, begun)
         check_prices(settings, open_models(settings))
         if settings.model_dump(mode="json") != record.settings:
             store.amend(record.id, settings.model_dump(mode="json"))
             record = only_run(store, folder)
         async with open_evaluator(settings.evaluation, stored_reports) as evaluator:
             check_device(record.device, await evaluator.device())
-            return await drive(assemble(record, store, evaluator, listener), running, signals)
+            rules = AS_UNINTERRUPTED if record.labels else DEFAULT_RULES  # labels: a benchmark made it
+            return await drive(assemble(record, store, evaluator, listener, rules=rules), running, signals)
 
 
-def change(sets: Sequence[str] = (), options: Mapping[str, Any] | None = None) -> Callable[[Settings], Settings]:
-    """A change of a stored run's settings, restricted to what does not make it another experiment."""
+def change_on_resume(
+    sets: Sequence[str] = (), options: Mapping[str, Any] | None = None
+) -> Callable[[Settings], Settings]:
+    """Return a change of stored settings, limited to settings that do not make it another experiment."""
     layer = merged([*map(parse_assignment, sets), options or {}])
     refuse_unknown(layer)
     for group in layer:
         if group not in MAY_CHANGE_ON_RESUME:
             raise SettingsError(
-                f"A run that has begun keeps its setting {group}.",
+                f"A resumed run keeps its setting {group}.",
                 f"Only {', '.join(MAY_CHANGE_ON_RESUME)} may change; start a new run for anything else.",
             )
     return lambda settings: change_settings(settings, [_for_each_role(layer, settings.roles)])
 
 
 def _for_each_role(layer: Mapping[str, Any], before: Roles) -> dict[str, Any]:
-    """What is said of all roles, said of each: the roles of a stored run have their own values already."""
+    """Copy what is given for all roles to each role: the roles of a stored run have values of their own."""
     roles = layer.get("roles", {})
     shared = {name: roles[name] for name in ("model", "base_url", "api_key_env", "temperature") if name in roles}
     each: dict[str, Any] = {}
     for role in (*TEAM_ROLES, Role.SOLO):
-        said = {**shared, **roles.get(role.value, {})}
-        same = said.get("model") in (None, getattr(before, role).model)
-        each[role.value] = said if same else of_another_model(said)
+        given = {**shared, **roles.get(role.value, {})}
+        same = given.get("model") in (None, getattr(before, role).model)
+        each[role.value] = given if same else of_another_model(given)
     return {**layer, "roles": {**roles, **each}}
 
 
 async def drive(run: Run, running: list[Stoppable], signals: bool) -> Result:
-    """Let a run go to its end, which is noted. By ``signals`` one that has a node is cancelled by its user, and has a
-    result as well; whoever else cancels it wants none."""
+    """Run to the end and record why it ended. With ``signals``, a run that the user cancels still returns a result."""
     running.append(run)
-    run.store.end(run.record.id, Ending(STOPPED, "It has not come to its end yet."))
+    run.store.end(run.record.id, Ending(EndReason.STOPPED, "The run has not ended yet."))
     try:
         result = await run.optimize()
         run.store.end(run.record.id, Ending(result.reason))
@@ -144,4 +147,4 @@ async def drive(run: Run, running: list[Stoppable], signals: bool) -> Result:
     except asyncio.CancelledError:
         if not signals or not run.tree:
             raise
-        return replace(run.result(), reason=STOPPED)
+        return replace(run.result(), reason=EndReason.STOPPED)

@@ -1,9 +1,9 @@
-"""TODO."""
+"""Assembling a run from its record: models, method, and the checks that belong to no single part."""
 
 from __future__ import annotations
 
 import platform
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
@@ -19,8 +19,8 @@ from stark.core.settings import PromptSettings, RoleSettings, Settings
 from stark.core.task import Task
 from stark.core.tree import Role
 from stark.models.open import is_provider, open_model, open_to_estimate
-from stark.run.loop import Run
-from stark.run.methods import build_policy, build_workflow, find_method
+from stark.run.loop import DEFAULT_RULES, Run, RunRules
+from stark.run.methods import BuiltMethod, build_policy, build_workflow, find_method
 from stark.store.lookup import settings_of, stored_replies
 from stark_worker.protocol.report import DeviceFacts
 
@@ -32,7 +32,7 @@ Estimating = dict[tuple[Role, RoleSettings], ChatModel]
 
 @dataclass(frozen=True)
 class Job:
-    """What a user asked for, checked as far as that is possible before anything is started."""
+    """A run to start: checked as far as possible before anything is started."""
 
     task: Task
     settings: Settings
@@ -41,8 +41,8 @@ class Job:
     templates: dict[str, str] = field(default_factory=dict)
 
 
-def unstarted(job: Job, device: DeviceFacts) -> RunRecord:
-    """The record of a run that is about to begin."""
+def new_run_record(job: Job, device: DeviceFacts) -> RunRecord:
+    """Return the record of a run that is about to begin."""
     return RunRecord(
         id=job.folder.resolve().name,
         created_at=datetime.now(UTC).isoformat(),
@@ -61,16 +61,16 @@ def assemble(
     evaluator: Evaluator,
     listener: Listener,
     opened: OpenModels | None = None,
-    has_answered: Callable[[Role], bool] = lambda role: False,
+    rules: RunRules = DEFAULT_RULES,
 ) -> Run:
-    """The parts of a run, chosen by its stored settings."""
+    """Build a run from its stored settings."""
     settings = settings_of(record)
     scene = Scene.of(record.task, record.device, settings)
     templates = load_templates(PromptSettings()) | record.templates  # an older version may have stored fewer
     workflow = build_workflow(settings, Team(Prompts(templates, scene), settings))
-    answered = {role: usage.calls for role, usage in store.usage(record.id).items()}
-    models = open_models(settings, answered, opened)
-    return Run(record, settings, store, build_policy(settings), workflow, models, evaluator, listener, has_answered)
+    models = open_models(settings, store.count_calls(record.id), opened)
+    method = BuiltMethod(build_policy(settings), workflow, models)
+    return Run(record, settings, store, method, evaluator, listener, rules)
 
 
 # -- checks that belong to no single part ---------------------------------------------------------------------------
@@ -79,7 +79,7 @@ def assemble(
 def open_models(
     settings: Settings, answered: Mapping[Role, int] | None = None, opened: OpenModels | None = None
 ) -> dict[Role, ChatModel]:
-    """The chat model of every role the method uses. Many runs share the connections to providers in ``opened``."""
+    """Open the chat model of every role of the method. Many runs share the connections to providers in ``opened``."""
     found = {}
     for role in find_method(settings.method).roles:
         wanted: RoleSettings = getattr(settings.roles, role)
@@ -91,8 +91,7 @@ def open_models(
 
 
 def models_to_estimate(settings: Settings, opened: Estimating | None = None) -> dict[Role, ChatModel]:
-    """The same for counting alone, which takes neither a key nor a name. As nobody is asked, many runs share any model
-    in ``opened``."""
+    """Open models only to count calls, without a key. They are never called, so many runs share those in ``opened``."""
     opened = {} if opened is None else opened
     found: dict[Role, ChatModel] = {}
     for role in find_method(settings.method).roles:
@@ -104,7 +103,7 @@ def models_to_estimate(settings: Settings, opened: Estimating | None = None) -> 
 
 
 def check_prices(settings: Settings, models: Mapping[Role, ChatModel]) -> None:
-    """A limit on money means nothing for a model whose price nobody knows."""
+    """Refuse a model without a known price unless its tokens are limited."""
     for role, model in models.items():
         if model.cost_usd(Usage(1, 1)) is None and settings.budget.tokens is None:
             raise SettingsError(
@@ -113,32 +112,32 @@ def check_prices(settings: Settings, models: Mapping[Role, ChatModel]) -> None:
             )
 
 
-def check_attempts(settings: Settings, begun: int) -> None:
-    """A run of fewer attempts than it has is none: its best would be told as that of the fewer."""
+def check_attempts(run_id: str, settings: Settings, begun: int) -> None:
+    """Refuse a budget below the attempts already made."""
     if begun > settings.budget.attempts:
         raise UsageError(
-            f"The run has {begun} attempts: it cannot be one of {settings.budget.attempts} any more.",
-            f"--attempts is how many it has in all: give at least {begun}, or leave it out.",
+            f"The run {run_id!r} already has {begun} attempts, more than --attempts {settings.budget.attempts}.",
+            f"Give --attempts {begun} or more, or choose a new folder.",
         )
 
 
 def check_device(stored: DeviceFacts, here: DeviceFacts) -> None:
-    """Times from two machines, or by two versions of what compiles and computes, do not belong into one tree."""
+    """Refuse to mix times of two machines, or of two versions of a compiler or library, in one tree."""
     if (stored.kind, stored.name, stored.cores) != (here.kind, here.name, here.cores):
         raise UsageError(
             f"This run was measured on {stored.name} ({stored.cores} cores), this is {here.name} ({here.cores} cores).",
-            "Resume it where it began, or start a new run here with --from its best kernel.",
+            "Resume it on the machine where it began, or start a new run here with --from its best kernel.",
         )
     both = {name: (then, here.tools.get(name, then)) for name, then in stored.tools.items()}
     if other := [f"{name} {then}, here it is {now}" for name, (then, now) in both.items() if then != now]:
         raise UsageError(
-            f"What is stored was measured with {'; '.join(other)}.",
-            "Go on with the versions it began with, or begin anew in another folder.",
+            f"The stored run was measured with {'; '.join(other)}.",
+            "Resume it with those versions, or start a new run in another folder.",
         )
 
 
 def versions() -> dict[str, str]:
-    """What the host part of a result depends on; the device facts hold the worker's side."""
+    """Return the versions that the host's part of a result depends on; the device facts hold the worker's."""
     found = {"python": platform.python_version(), "platform": platform.platform()}
     for name in ("stark-kernels", "langgraph", "pydantic-ai-slim"):
         try:

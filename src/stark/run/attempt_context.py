@@ -1,51 +1,87 @@
-"""One attempt's way to the models and the evaluator: replayed from the journal, paid for, and kept."""
+"""The context of one attempt: model calls that are replayed from the journal, charged and kept; and the evaluator."""
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections import deque
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
-from typing import Protocol
+from itertools import islice
 
 from stark.core.chat import Message, Reply, ReplyForm
 from stark.core.errors import ModelRefused, ModelUnavailable, ReplyLost
-from stark.core.interfaces import ChatModel, Desk, Store
-from stark.core.records import Call, Spend
-from stark.core.settings import Roles, RoleSettings
-from stark.core.tree import Role
+from stark.core.interfaces import AttemptContext, ChatModel, Evaluator, Store
+from stark.core.records import Call, EventKind, Spend
+from stark.core.settings import Roles, RoleSettings, Settings
+from stark.core.task import Task
+from stark.core.tree import Role, Tree
+from stark.evaluation.requests import make_request
 from stark.run.budget import Ledger, worst_case
+from stark.run.events import EventSender
 from stark_worker.protocol.report import EvalReport
+from stark_worker.protocol.request import ALWAYS_MS, Entry
 
 
-class Say(Protocol):
-    """Tells whoever watches the run."""
+class CandidateEvaluator:
+    """The evaluator of one run's candidates. Identical sources are evaluated once."""
 
-    def __call__(self, kind: str, number: int, *, text: str = "") -> None: ...
+    def __init__(self, evaluator: Evaluator, task: Task, settings: Settings, tree: Tree) -> None:
+        self._evaluator, self._task, self._settings, self._tree = evaluator, task, settings, tree
+        self._locks: dict[str, asyncio.Lock] = {}  # by source, so that twins in flight are evaluated once
+        self._reports: dict[str, EvalReport] = {}  # by source, of candidates that may not be in the tree yet
+
+    async def evaluate(self, source: str) -> EvalReport:
+        """Return the report of an identical candidate, or a new one."""
+        async with self._locks.setdefault(source, asyncio.Lock()):
+            if twin := self._tree.twin(source):
+                return twin.report
+            if source not in self._reports:
+                self._reports[source] = await self._evaluate(source, Entry.CANDIDATE)
+            return self._reports[source]
+
+    async def evaluate_reference(self) -> EvalReport:
+        """Return a report on the task's own model."""
+        return await self._evaluate(self._task.source, Entry.REFERENCE)
+
+    async def _evaluate(self, source: str, entry: Entry) -> EvalReport:
+        request = make_request(self._task, source, self._settings.evaluation, entry)
+        return await self._evaluator.evaluate(replace(request, profile_below_ms=self._leader_ms()))
+
+    def _leader_ms(self) -> float:
+        """Return the time below which a candidate becomes a leader and gets a profile."""
+        windows = self._settings.windows
+        if not windows.profile:
+            return 0.0
+        ahead = [node.runtime_ms for node in islice(self._tree.ranked(), windows.leaders + 1)]
+        return ahead[-1] or 0.0 if len(ahead) > windows.leaders else ALWAYS_MS
 
 
-class RunDesk(Desk):
-    """The desk of the attempt with this number."""
+@dataclass(frozen=True)
+class RunParts:
+    """The parts of a run that its attempts share."""
 
-    def __init__(
-        self,
-        number: int,
-        run_id: str,
-        roles: Roles,
-        store: Store,
-        models: Mapping[Role, ChatModel],
-        ledger: Ledger,
-        judge: Callable[[str], Awaitable[EvalReport]],
-        say: Say,
-    ) -> None:
-        self._number, self._run_id, self._roles, self._store = number, run_id, roles, store
-        self._models, self._ledger, self._judge, self._say = models, ledger, judge, say
-        self._journal = deque(store.calls(run_id, number))
+    run_id: str
+    roles: Roles
+    store: Store
+    models: Mapping[Role, ChatModel]
+    ledger: Ledger
+    evaluator: CandidateEvaluator
+    events: EventSender
+
+
+class JournalledContext(AttemptContext):
+    """The context of the attempt with this number. Replies in the journal are returned before any model is called."""
+
+    def __init__(self, number: int, run: RunParts) -> None:
+        self._number, self._run = number, run
+        self._journal = deque(run.store.calls(run.run_id, number))
         self._asked = 0
-        self.role: Role | None = None  # who was asked last
+        self.role: Role | None = None  # of the last call
 
     def takes_temperature(self, role: Role) -> bool:
-        return self._models[role].takes_temperature
+        return self._run.models[role].takes_temperature
 
     async def ask(self, role: Role, messages: Sequence[Message], form: ReplyForm, window: Iterable[int]) -> Reply:
         index, self._asked, self.role = self._asked, self._asked + 1, role
@@ -60,44 +96,47 @@ class RunDesk(Desk):
                 self._note(f"#{self._number}: the {role} agent's reply was lost; asking again.")
         raise AssertionError("unreachable")
 
+    async def evaluate(self, source: str) -> EvalReport:
+        self._run.events.send(EventKind.EVALUATING, self._number)
+        return await self._run.evaluator.evaluate(source)
+
     async def _call(
         self, role: Role, messages: Sequence[Message], form: ReplyForm, window: tuple[int, ...], index: int
     ) -> Reply:
-        """One call: its worst case is set aside, the reply is kept before anybody looks into it, the rest goes back."""
-        model = self._models[role]
+        """Call a model: reserve the worst case, keep the reply before it is parsed, give the rest back."""
+        store, model = self._run.store, self._run.models[role]
         worst = worst_case(model, self._settings(role), messages, form)
-        await self._ledger.reserve(worst)
+        await self._run.ledger.reserve(worst)
         actual = Spend()
         try:
-            self._say("asking", self._number, text=role)
-            reservation = self._store.reserve(self._run_id, self._number, index, worst)
-            actual = worst  # a call whose end nobody knows stays spent in full
+            self._run.events.send(EventKind.ASKING, self._number, text=role)
+            reservation = store.reserve(self._run.run_id, self._number, index, worst)
+            actual = worst  # a call that never ends stays spent in full
             started, began = datetime.now(UTC).isoformat(), time.monotonic()
             reply = await model.reply(messages, form)
             actual = Spend(reply.usage.total, reply.cost_usd or 0.0)
         except (ModelRefused, ModelUnavailable) as fault:
             if not isinstance(fault, ReplyLost):
-                self._store.release(reservation)
+                store.release(reservation)
                 actual = Spend()
             raise
         finally:
-            self._ledger.settle(worst, actual)
-        if actual.tokens > worst.tokens:
-            self._note(
-                f"{model.name} charged {actual.tokens:,} tokens where {worst.tokens:,} were its most; the limit on "
-                "tokens cannot hold with it."
-            )
-        said = (tuple(messages), form.name, window, reply, started, time.monotonic() - began)
-        self._store.journal(self._run_id, reservation, Call(self._number, index, role, model.name, *said))
+            self._run.ledger.settle(worst, actual)
+        self._warn_if_above(worst, actual, model.name)
+        content = (tuple(messages), form.name, window, reply, started, time.monotonic() - began)
+        store.journal(self._run.run_id, reservation, Call(self._number, index, role, model.name, *content))
         return reply
 
-    async def evaluate(self, source: str) -> EvalReport:
-        self._say("evaluating", self._number)
-        return await self._judge(source)
+    def _warn_if_above(self, worst: Spend, actual: Spend, model: str) -> None:
+        if actual.tokens > worst.tokens:
+            self._note(
+                f"{model} charged {actual.tokens:,} tokens, more than the {worst.tokens:,} that were reserved. "
+                "The limit on tokens cannot hold with this model."
+            )
 
     def _settings(self, role: Role) -> RoleSettings:
-        settings: RoleSettings = getattr(self._roles, role)
+        settings: RoleSettings = getattr(self._run.roles, role)
         return settings
 
     def _note(self, text: str) -> None:
-        self._say("note", self._number, text=text)
+        self._run.events.note(text, self._number)

@@ -1,5 +1,5 @@
-"""How settings are read: a TOML file, then ``--set a.b=c``, then the command line's own options, then what makes a
-variant in a benchmark; the later prevails."""
+"""Reading settings: a TOML file, then ``--set a.b=c``, then the options of the command line, then the switch of a
+benchmark. The later wins."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from stark.core.errors import SettingsError
-from stark.core.settings import Group, Settings
+from stark.core.settings import NEW_VALUES, RENAMED, Group, Settings
 from stark.run.methods import resolve
 
 Tree = Mapping[str, Any]
@@ -22,14 +22,14 @@ Tree = Mapping[str, Any]
 def load_settings(
     file: Path | None = None, sets: Sequence[str] = (), options: Tree | None = None, switch: Sequence[str] = ()
 ) -> Settings:
-    """The effective settings of a run, with what is left to the method filled in."""
+    """Return the effective settings of a run, with the defaults of its method filled in."""
     layers = [read_file(file) if file else {}, *map(parse_assignment, sets), options or {}]
     layers.append(_with_own_address(merged([*map(parse_assignment, switch)])))
     return change_settings(Settings(), layers)
 
 
 def change_settings(settings: Settings, layers: Sequence[Tree]) -> Settings:
-    """Settings with further layers laid over them."""
+    """Return settings with further layers laid over them."""
     for layer in layers:
         refuse_unknown(layer)
     data = merged([settings.model_dump(mode="json"), *layers])
@@ -45,25 +45,25 @@ def change_settings(settings: Settings, layers: Sequence[Tree]) -> Settings:
 
 
 def _with_own_address(switch: Tree) -> Tree:
-    """What makes a variant, which may be another model for all roles."""
+    """Return a switch; if it names another model, without the address and key of the old one."""
     roles = switch.get("roles")
     if not isinstance(roles, Mapping) or "model" not in roles:
         return switch
     return {**switch, "roles": of_another_model(roles)}
 
 
-def of_another_model(said: Tree) -> dict[str, Any]:
-    """What is said of a model that takes the place of one: it has neither the address nor the key of that."""
-    return {"base_url": None, "api_key_env": None, **said}
+def of_another_model(given: Tree) -> dict[str, Any]:
+    """Return the settings of a role whose model is replaced: the old model's address and key are dropped."""
+    return {"base_url": None, "api_key_env": None, **given}
 
 
 def merged(layers: Sequence[Tree]) -> dict[str, Any]:
-    """Layers laid over each other; the later prevails."""
+    """Return layers laid over each other; the later wins."""
     return functools.reduce(_merge, layers, {})
 
 
 def read_file(path: Path) -> dict[str, Any]:
-    """The content of a settings file."""
+    """Read a settings file."""
     try:
         return tomllib.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
@@ -75,7 +75,7 @@ def read_file(path: Path) -> dict[str, Any]:
 
 
 def parse_assignment(text: str) -> dict[str, Any]:
-    """``a.b=c`` as a nested mapping; the value is read as TOML, and as plain text where it is none."""
+    """Parse ``a.b=c`` into a nested mapping. The value is TOML, or plain text if it is not valid TOML."""
     key, equals, value = text.partition("=")
     key = key.strip()
     if not equals or not key:
@@ -90,9 +90,15 @@ def parse_assignment(text: str) -> dict[str, Any]:
 
 
 def refuse_unknown(layer: Tree) -> None:
-    """Refuse a key that is no setting, and name the nearest one that is."""
+    """Refuse a key that is no setting; name the new name of an old one, or the nearest setting."""
     known = known_keys()
     for key in _leaves(layer):
+        if key in RENAMED:
+            values = ", ".join(f"{old} is now {str(new).lower()}" for old, new in NEW_VALUES.get(key, {}).items())
+            raise SettingsError(
+                f"The setting {key} is now called {RENAMED[key]}.",
+                f"Write {RENAMED[key]}{f' ({values})' if values else ''}.",
+            )
         if key not in known:
             near = difflib.get_close_matches(key, known, n=1)
             guess = f"Did you mean {near[0]}?" if near else "`stark config` lists all settings."
@@ -100,17 +106,17 @@ def refuse_unknown(layer: Tree) -> None:
 
 
 def known_keys() -> list[str]:
-    """Every setting by its dotted name."""
+    """Return every setting by its dotted name."""
     return [key for key, _ in _fields(Settings)]
 
 
 def meaning(key: str) -> str:
-    """What a setting is for."""
+    """Return the documentation of a setting."""
     return dict(_fields(Settings))[key]
 
 
 def explain(settings: Settings) -> list[tuple[str, Any, str]]:
-    """Every setting with its effective value and its meaning."""
+    """Return every setting with its effective value and its meaning."""
     return [(key, _value(settings, key), text) for key, text in _fields(Settings)]
 
 
@@ -146,7 +152,7 @@ def _merge(base: Tree, over: Tree) -> dict[str, Any]:
 
 
 def differences(wanted: Mapping[str, Any], stored: Mapping[str, Any], above: str = "") -> Iterator[tuple[str, str]]:
-    """Every setting that is stored with another value: the group it belongs to, and both values in words."""
+    """Yield every setting that is stored with another value: its group, and both values in words."""
     for name, value in wanted.items():
         key, other = f"{above}{name}", stored.get(name)
         if isinstance(value, Mapping) and isinstance(other, Mapping):

@@ -1,4 +1,4 @@
-"""What a run will probably cost, before it costs anything (``--dry-run``)."""
+"""An estimate of the cost of a run, before it starts (``--dry-run``)."""
 
 from __future__ import annotations
 
@@ -11,21 +11,21 @@ from stark.core.chat import Message, Usage
 from stark.core.interfaces import ChatModel
 from stark.core.records import RunRecord
 from stark.core.settings import Settings
-from stark.core.tree import ROOT_ID, Node, Plan, Role
+from stark.core.tree import ROOT_ID, Attempt, Node, Plan, Role
 from stark_worker.protocol.errors import Outcome
 from stark_worker.protocol.report import EvalReport, Timing
 
 CHARACTERS_PER_TOKEN = 3.5
 REPAIR_SHARE = 0.3  # attempts that are one repair instead of a plan and its code
-WINDOW_NODES = 3  # nodes a window holds on average beside the selected one and the root
-NODE_CHARACTERS = 1_500  # advice, log and result of one node, beside its source
-REPLY_TOKENS = 1_500  # explanation of one reply, beside the source
+WINDOW_NODES = 3  # average number of nodes in a window besides the selected one and the root
+NODE_CHARACTERS = 1_500  # advice, log and result of one node, without its source
+REPLY_TOKENS = 1_500  # explanation in one reply, without the source
 SOURCE_GROWTH = 2.0  # a candidate with its kernel, compared with the task
 
 
 @dataclass(frozen=True)
 class Estimate:
-    """Expected calls, tokens and money of one role; money is None where the price is not known."""
+    """Expected calls, tokens and money of one role; money is None if the price is not known."""
 
     role: Role
     model: str
@@ -35,11 +35,11 @@ class Estimate:
 
 
 def estimate(record: RunRecord, settings: Settings, models: Mapping[Role, ChatModel]) -> list[Estimate]:
-    """One estimate per role, from the prompts that would really be sent."""
+    """Return one estimate per role, from the prompts that would be sent."""
     scene = Scene.of(record.task, record.device, settings)
     prompts = Prompts(record.templates, scene)
     source = record.task.source
-    root = Node(ROOT_ID, None, Role.REFERENCE, source, EvalReport(Outcome.OK, Timing((1.0,))))
+    root = Node(ROOT_ID, None, Attempt(Role.REFERENCE, source, EvalReport(Outcome.OK, Timing((1.0,)))))
     window = Window(root, root, ())
     written: dict[Role, Sequence[Message]] = {
         Role.PLAN: prompts.plan(window, None),

@@ -1,4 +1,4 @@
-"""How work is waited for: Ctrl-C that lets it land, and a way in from where a loop is running already."""
+"""Waiting for work: Ctrl-C lets attempts land, and ``run_sync`` works inside a running loop."""
 
 from __future__ import annotations
 
@@ -14,20 +14,22 @@ Value = TypeVar("Value")
 
 
 class Stoppable(Protocol):
-    """What Ctrl-C stops: a run, or a whole benchmark."""
+    """A run or a benchmark that Ctrl-C stops."""
 
     @property
-    def begun(self) -> bool:
-        """Whether there is something to keep."""
+    def has_begun(self) -> bool:
+        """True if there is something to keep."""
 
     def stop(self) -> None:
-        """Begin nothing further; what is in flight lands."""
+        """Begin nothing further; attempts in flight land."""
 
 
 @contextmanager
 def interruptible(signals: bool) -> Iterator[list[Stoppable]]:
-    """The first Ctrl-C or SIGTERM lets the attempts in flight land, the second does not. Before there is a run with a
-    node, the first one ends everything. The run is put into the list once there is one."""
+    """Let attempts in flight land at the first Ctrl-C or SIGTERM; cancel them at the second.
+
+    Before the run has a node, the first one ends everything. The caller appends the run to the list.
+    """
     running: list[Stoppable] = []
     if not signals:
         yield running
@@ -36,14 +38,14 @@ def interruptible(signals: bool) -> Iterator[list[Stoppable]]:
     assert task is not None
     presses = itertools.count()
 
-    def interrupted() -> None:
-        if next(presses) or not running or not running[0].begun:
+    def on_signal() -> None:
+        if next(presses) or not running or not running[0].has_begun:
             task.cancel()
         for run in running:
             run.stop()
 
     for name in (signal.SIGINT, signal.SIGTERM):
-        loop.add_signal_handler(name, interrupted)
+        loop.add_signal_handler(name, on_signal)
     try:
         yield running
     finally:
@@ -52,23 +54,23 @@ def interruptible(signals: bool) -> Iterator[list[Stoppable]]:
 
 
 def run_sync(work: Coroutine[Any, Any, Value]) -> Value:
-    """Wait for a coroutine, also where a loop is running already, as in a notebook."""
+    """Wait for a coroutine, also inside a running loop, as in a notebook."""
     try:
         asyncio.get_running_loop()
     except RuntimeError:
         return asyncio.run(work)
-    begun: Future[tuple[asyncio.AbstractEventLoop, asyncio.Task[Value]]] = Future()
+    started: Future[tuple[asyncio.AbstractEventLoop, asyncio.Task[Value]]] = Future()
 
-    async def announced() -> Value:
+    async def start() -> Value:
         task = asyncio.ensure_future(work)
-        begun.set_result((asyncio.get_running_loop(), task))
+        started.set_result((asyncio.get_running_loop(), task))
         return await task
 
     with ThreadPoolExecutor(max_workers=1, thread_name_prefix="stark") as thread:
-        outcome = thread.submit(asyncio.run, announced())
+        outcome = thread.submit(asyncio.run, start())
         try:
             return outcome.result()
-        except KeyboardInterrupt:  # a notebook's stop button: without this, leaving would wait for the whole run
-            loop, task = begun.result()
+        except KeyboardInterrupt:  # a notebook's stop button: without this, leaving the block waits for the whole run
+            loop, task = started.result()
             loop.call_soon_threadsafe(task.cancel)
             raise

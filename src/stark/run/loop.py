@@ -42,6 +42,7 @@ class RunRules:
     """True if a refused prompt of this role is an unusable reply at once, not after a resume."""
 
 
+DEFAULT_RULES = RunRules()
 AS_UNINTERRUPTED = RunRules(confirm_when_stopped=False, keep_confirmed=False)
 
 
@@ -56,7 +57,7 @@ class Run:
         method: BuiltMethod,
         evaluator: Evaluator,
         listener: Listener = lambda event: None,
-        rules: RunRules = RunRules(),
+        rules: RunRules = DEFAULT_RULES,
     ) -> None:
         self.record, self.settings, self.store, self.method, self.rules = record, settings, store, method, rules
         self.tree = Tree(store.nodes(record.id))

@@ -1,13 +1,14 @@
-"""Methods: a method is a policy times a workflow, and the paper's five are a table."""
+"""Methods: a method is a policy and a workflow; the paper's five are a table."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from stark.agents.prompts import Prompts, Scene, load_templates
 from stark.agents.roles import Team
 from stark.agents.workflows import WORKFLOWS, edges_of
-from stark.core.interfaces import Policy, Workflow
+from stark.core.interfaces import ChatModel, Policy, Workflow
 from stark.core.plugins import find_class
 from stark.core.settings import Roles, RoleSettings, Settings
 from stark.core.task import Task
@@ -19,7 +20,7 @@ from stark_worker.protocol.report import DeviceFacts
 
 @dataclass(frozen=True)
 class Method:
-    """What distinguishes one way of searching from another. Settings the user gives explicitly prevail."""
+    """A way of searching. Settings that the user gives explicitly override it."""
 
     policy: str
     workflow: str
@@ -38,14 +39,23 @@ METHODS = {
 }
 
 
+@dataclass(frozen=True)
+class BuiltMethod:
+    """The parts of a method, built for one run."""
+
+    policy: Policy
+    workflow: Workflow
+    models: Mapping[Role, ChatModel]
+
+
 def find_method(name: str) -> Method:
-    """The method of that name; a third party's is a ``Method`` too."""
+    """Return the method of that name; a third party's is a ``Method`` too."""
     method: Method = find_class("method", name, METHODS)
     return method
 
 
 def resolve(settings: Settings) -> Settings:
-    """The settings with everything that was left to the method, or to all roles at once, filled in."""
+    """Return the settings with the defaults of the method and of all roles filled in."""
     method = find_method(settings.method)
     policy = settings.search.policy or method.policy
     windows = method.windows if settings.windows.enabled is None else settings.windows.enabled
@@ -78,19 +88,19 @@ def _resolve_roles(roles: Roles) -> Roles:
 
 
 def build_policy(settings: Settings) -> Policy:
-    """The policy of resolved settings."""
+    """Build the policy of resolved settings."""
     return open_policy(settings.search.policy or find_method(settings.method).policy, settings.search)
 
 
 def build_workflow(settings: Settings, team: Team) -> Workflow:
-    """The workflow of the settings' method."""
+    """Build the workflow of the settings' method."""
     workflow: Workflow = find_class("workflow", find_method(settings.method).workflow, WORKFLOWS)(team)
     return workflow
 
 
 def workflow_edges(name: str) -> list[tuple[str, str, str]]:
-    """One attempt of a method as its compiled graph runs it: from, to, condition. No task is needed to see it."""
+    """Return the edges of a method's compiled graph for one attempt: from, to, condition."""
     settings = resolve(Settings(method=name))
-    nothing = Scene.of(Task("", ""), DeviceFacts("", ""), settings)
-    workflow = build_workflow(settings, Team(Prompts(load_templates(settings.prompts), nothing), settings))
+    empty_scene = Scene.of(Task("", ""), DeviceFacts("", ""), settings)
+    workflow = build_workflow(settings, Team(Prompts(load_templates(settings.prompts), empty_scene), settings))
     return edges_of(workflow)

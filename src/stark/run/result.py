@@ -1,25 +1,25 @@
-"""TODO."""
+"""The result of a run."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-from stark.core.records import Final, Spend
+from stark.core.records import EndReason, Final, Spend
 from stark.core.tree import Node
 
 
 @dataclass(frozen=True)
 class Result:
-    """What a run has found so far. ``reason`` says why it ended; ``final`` is the last word on the best candidate."""
+    """What a run has found. ``reason`` is why it ended; ``final`` is the final check of the best candidate."""
 
     run_id: str
     root: Node
     best: Node | None
     attempts: int
     spent: Spend
-    reason: str
+    reason: EndReason
     final: Final | None = None
-    stopped: bool = False  # whether somebody asked for an end, though it may have come to its own
+    stopped: bool = False  # by the user, even if all attempts were made
 
     @property
     def source(self) -> str | None:
@@ -28,16 +28,16 @@ class Result:
 
     @property
     def speedup(self) -> float | None:
-        """How many times as fast as the reference the best candidate is: in its final, where one was held."""
+        """The best candidate's speed relative to the reference, from its final check if there is one."""
         final = self.final.report if self.final else None
-        if final and final.timing and final.rival:
-            return final.rival.median_ms / final.timing.median_ms
+        if final and final.timing and final.opponent:
+            return final.opponent.median_ms / final.timing.median_ms
         if self.best is None or self.best.runtime_ms is None or self.root.runtime_ms is None:
             return None
         return self.root.runtime_ms / self.best.runtime_ms
 
     @property
     def improved(self) -> bool:
-        """Whether it is faster beyond doubt, or at least seems so where there was no final."""
+        """True if the best candidate is faster with 99 % confidence, or by its medians if there was no final check."""
         interval = self.final.speedup_interval if self.final else None
         return interval[0] > 1.0 if interval else self.speedup is not None and self.speedup > 1.0

@@ -17,5 +17,5 @@ class Evolutionary:
 
     def select(self, tree: Tree, rng: Random) -> Node | None:
         population = list(islice(tree.ranked(), self._settings.population))
-        rivals = rng.sample(range(len(population)), min(self._settings.tournament, len(population)))
-        return population[min(rivals)]
+        contestants = rng.sample(range(len(population)), min(self._settings.tournament, len(population)))
+        return population[min(contestants)]

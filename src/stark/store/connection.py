@@ -84,12 +84,12 @@ def _text(stored: bytes) -> str:
 
 
 @contextmanager
-def plainly(folder: Path) -> Iterator[None]:
+def as_store_errors(folder: Path) -> Iterator[None]:
     """Turn what SQLite and the file system say into a StoreError."""
     try:
         yield
     except sqlite3.Error as error:
-        raise in_words(folder, error) from error
+        raise _translate(folder, error) from error
     except UnicodeDecodeError as error:  # the message of SQLite itself may quote damaged text
         raise damaged(folder, "its schema is unreadable") from error
     except OSError as error:
@@ -97,7 +97,7 @@ def plainly(folder: Path) -> Iterator[None]:
         raise StoreError(f"The run folder {folder} cannot be used: {error.strerror}.", next_step) from error
 
 
-def in_words(folder: Path, error: sqlite3.Error) -> StoreError:
+def _translate(folder: Path, error: sqlite3.Error) -> StoreError:
     """The StoreError that says what an error of SQLite means for the user."""
     code = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_MISUSE) & 0xFF  # the rest are details of the same code
     if code in _DAMAGE:

@@ -11,18 +11,19 @@ from pydantic import ValidationError
 
 from stark.core.chat import Reply
 from stark.core.errors import StoreError, StoreTooNew, UsageError
-from stark.core.interfaces import Store
+from stark.core.interfaces import StoreReader
 from stark.core.records import RunRecord
 from stark.core.settings import Settings
 from stark.core.tree import ROOT_ID, Role
 from stark.store.open import open_store
+from stark.store.sqlite import SqliteStore
 from stark_worker.protocol.report import DeviceFacts, EvalReport, Timing
 from stark_worker.protocol.request import Entry, Score
 
 LISTED = 20  # runs that are named in an error
 
 
-def only_run(store: Store, folder: Path) -> RunRecord:
+def only_run(store: StoreReader, folder: Path) -> RunRecord:
     """The run of a folder."""
     runs = store.runs()
     if not runs:
@@ -48,7 +49,7 @@ def settings_of(record: RunRecord) -> Settings:
         ) from error
 
 
-def pick_run(store: Store, folder: Path, name: str | None) -> RunRecord:
+def pick_run(store: StoreReader, folder: Path, name: str | None) -> RunRecord:
     """The run of a folder, or the one of a benchmark that a name fits: the whole of its own, or a part of it."""
     runs = store.runs()
     if not runs or (name is None and len(runs) == 1):
@@ -112,7 +113,7 @@ def stored_timings(folder: Path, runs: Iterable[str]) -> dict[tuple[str, int], T
 
 
 @contextmanager
-def new_store(folder: Path) -> Iterator[Store]:
+def new_store(folder: Path) -> Iterator[SqliteStore]:
     """A store for a new run. Where the run does not get as far as its first node, no trace of it stays."""
     existed = folder.exists()
     store = open_store(folder, write=True)

@@ -6,21 +6,34 @@ import os
 import sqlite3
 from contextlib import ExitStack, closing
 from pathlib import Path
+from typing import Literal, overload
 
 from stark.core.errors import StoreError, StoreTooNew
 from stark.store import schema
-from stark.store.connection import FILE_NAME, connect, damaged, missing, plainly
+from stark.store.connection import FILE_NAME, as_store_errors, connect, damaged, missing
 from stark.store.lock import WriterLock
+from stark.store.reader import SqliteReader
 from stark.store.sqlite import SqliteStore
 
 DRAFT_NAME = "stark.new"
 SMALLEST_PAGE = 512  # SQLite takes a shorter file for a new one, and deletes its -wal
 
 
-def open_store(folder: Path, write: bool, create: bool = True) -> SqliteStore:
-    """The store of a run folder. To write creates what is missing, unless it has to be there, brings an older one up
-    to date and takes the lock; to read changes nothing."""
-    with plainly(folder):
+@overload
+def open_store(folder: Path, write: Literal[True], create: bool = True) -> SqliteStore: ...
+
+
+@overload
+def open_store(folder: Path, write: Literal[False]) -> SqliteReader: ...
+
+
+def open_store(folder: Path, write: bool, create: bool = True) -> SqliteReader:
+    """Open the store of a run folder.
+
+    Opening to write takes the lock, migrates an older file and creates a missing one, unless ``create`` is False.
+    Opening to read changes nothing.
+    """
+    with as_store_errors(folder):
         if write and not create:
             check_presence(folder)
         return _open_to_write(folder) if write else _open_to_read(folder)
@@ -53,7 +66,7 @@ def check_identity(folder: Path, db: sqlite3.Connection) -> int:
     return version
 
 
-def _open_to_read(folder: Path) -> SqliteStore:
+def _open_to_read(folder: Path) -> SqliteReader:
     check_presence(folder)
     with ExitStack() as undo:
         db = undo.enter_context(closing(_connect_to_read(folder)))
@@ -64,7 +77,7 @@ def _open_to_read(folder: Path) -> SqliteStore:
                 "Resume the run once, or a benchmark by its `stark bench` command, which brings the file up to date.",
             )
         undo.pop_all()
-    return SqliteStore(folder, db, lock=None)
+    return SqliteReader(folder, db)
 
 
 def _open_to_write(folder: Path) -> SqliteStore:

@@ -10,8 +10,9 @@ from typing import Any
 from stark.core.chat import Finish, Message, Reply, Usage
 from stark.core.errors import StoreError
 from stark.core.records import Call, Final, RoleUsage, RunRecord, TicketRecord
+from stark.core.settings import with_new_names
 from stark.core.task import Task
-from stark.core.tree import Judgement, Node, Plan, Role
+from stark.core.tree import Attempt, Judgement, Node, Plan, Role
 from stark_worker.protocol.codec import from_json, to_json
 from stark_worker.protocol.errors import Outcome
 from stark_worker.protocol.report import DeviceFacts, EvalReport
@@ -38,7 +39,7 @@ def run_of(row: sqlite3.Row) -> RunRecord:
         created_at=row["created_at"],
         task=from_json(Task, row["task"]),
         given=row["given"],
-        settings=json.loads(row["settings"]),
+        settings=with_new_names(json.loads(row["settings"])),
         templates=json.loads(row["templates"]),
         versions=json.loads(row["versions"]),
         device=from_json(DeviceFacts, row["device"]),
@@ -56,8 +57,8 @@ def node_row(run: int, position: int, node: Node) -> dict[str, Any]:
         "source": node.source,
         "plan": record_text(node.plan) if node.plan else None,
         "report": record_text(node.report),
-        "explanation": node.explanation,
-        "outside_share": node.outside_share,
+        "explanation": node.attempt.explanation,
+        "outside_share": node.attempt.outside_share,
         "same_as": node.same_as,
         "notes": plain_text(node.notes),
         "judgement": judgement_text(node.judgement),
@@ -65,18 +66,16 @@ def node_row(run: int, position: int, node: Node) -> dict[str, Any]:
 
 
 def node_of(row: sqlite3.Row) -> Node:
-    return Node(
-        id=row["id"],
-        parent_id=row["parent_id"],
+    attempt = Attempt(
         role=Role(row["role"]),
         source=row["source"],
         report=from_json(EvalReport, row["report"]),
         plan=from_json(Plan, row["plan"]) if row["plan"] else None,
         explanation=row["explanation"],
         outside_share=row["outside_share"],
-        same_as=row["same_as"],
         notes=tuple(json.loads(row["notes"])),
     )
+    return Node(row["id"], row["parent_id"], attempt, row["same_as"])
 
 
 def judgement_of(row: sqlite3.Row) -> Judgement:
@@ -87,8 +86,8 @@ def judgement_of(row: sqlite3.Row) -> Judgement:
 def judged(row: sqlite3.Row | dict[str, Any]) -> Judgement:
     """The judgement of a node that was stored without one."""
     report, notes = from_json(EvalReport, row["report"]), tuple(json.loads(row["notes"]))
-    facts = (row["id"], row["parent_id"], Role(row["role"]), None, report)
-    return Node(*facts, notes=notes, same_as=row["same_as"]).judgement
+    attempt = Attempt(Role(row["role"]), None, report, notes=notes)
+    return Node(row["id"], row["parent_id"], attempt, row["same_as"]).judgement
 
 
 def judgement_text(judgement: Judgement) -> str:

@@ -14,7 +14,7 @@ from typing import Any
 
 from stark.core.errors import StoreDamaged, StoreError
 from stark.store import rows
-from stark.store.connection import FILE_NAME, connect, insert, plainly, transaction
+from stark.store.connection import FILE_NAME, as_store_errors, connect, insert, transaction
 from stark.store.lock import refuse_if_held
 from stark.store.open import check_identity, check_presence, open_store
 
@@ -38,10 +38,10 @@ def salvage(folder: Path, into: Path) -> dict[str, int]:
 
     The original is never modified: a copy of it is read.
     """
-    with plainly(folder):
+    with as_store_errors(folder):
         check_presence(folder)
         refuse_if_held(folder)
-    with plainly(into):
+    with as_store_errors(into):
         if into.exists() and any(into.iterdir()):
             raise StoreError(f"{into} is not empty.", "Choose a new folder.")
         into.parent.mkdir(parents=True, exist_ok=True)

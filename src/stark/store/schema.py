@@ -150,13 +150,13 @@ def _add_judgements(db: sqlite3.Connection) -> None:
     )
 
 
-def _add_rivals(db: sqlite3.Connection) -> None:
-    """Judgements say what the rival took, which earlier versions cannot read; who was asked is read of all runs."""
+def _add_opponents(db: sqlite3.Connection) -> None:
+    """Judgements say what the opponent took, which earlier versions cannot read; who was asked is read of all runs."""
     db.execute("CREATE INDEX models_of_run ON calls (run, model)")
 
 
 Migration = Callable[[sqlite3.Connection], None]
-MIGRATIONS: list[Migration] = [_create_tables, _add_benchmarks, _add_finals, _add_judgements, _add_rivals]
+MIGRATIONS: list[Migration] = [_create_tables, _add_benchmarks, _add_finals, _add_judgements, _add_opponents]
 
 
 def migrate(db: sqlite3.Connection, version: int) -> None:

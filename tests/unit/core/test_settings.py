@@ -6,7 +6,7 @@ import pytest
 
 from paths import ROOT
 from stark.core.errors import SettingsError, UsageError
-from stark.core.settings import Settings
+from stark.core.settings import RENAMED, Settings, with_new_names
 from stark.run.config import explain, known_keys, load_settings
 from stark.run.methods import METHODS
 
@@ -56,6 +56,27 @@ def test_a_bad_setting_is_refused_with_a_way_out(assignment, sentence):
     with pytest.raises(SettingsError) as caught:
         load_settings(sets=[assignment])
     assert sentence in str(caught.value)
+
+
+@pytest.mark.parametrize("old", RENAMED)
+def test_an_old_name_is_refused_with_the_new_one_and_read_silently_from_a_store(old, tmp_path):
+    (group, name), new = old.split("."), RENAMED[old]
+    file = tmp_path / "old.toml"
+    file.write_text(f"[{group}]\n{name} = 1\n")
+    for given in ({"file": file}, {"sets": [f"{old}=1"]}, {"options": {group: {name: 1}}}):
+        with pytest.raises(SettingsError, match=f"is now called {new}"):
+            load_settings(**given)
+    defaults = Settings().model_dump(mode="json")
+    value = defaults[group].pop(new.split(".")[1])
+    stored = {**defaults, group: {**defaults[group], name: "others" if value is False else value}}
+    assert with_new_names(stored) == Settings().model_dump(mode="json")
+
+
+def test_an_old_cap_that_counted_all_includes_the_root():
+    assert with_new_names({"seed": 1, "windows": {"cap_counts": "all"}}) == {
+        "seed": 1,
+        "windows": {"cap_includes_root": True},
+    }
 
 
 def test_a_file_that_is_missing_or_broken_is_refused(tmp_path):

@@ -156,7 +156,7 @@ def test_a_broken_scaffold_is_sent_back_once_then_the_advice_alone_goes_on(tmp_p
     assert not nodes[1].plan.grounded
     assert nodes[1].plan.violations
     assert "<<<IMPROVE" not in coder.prompts[0].split("## Advice")[1]
-    assert nodes[1].outside_share is None
+    assert nodes[1].attempt.outside_share is None
 
 
 @pytest.mark.parametrize(
