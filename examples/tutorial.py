@@ -1,8 +1,8 @@
-"""STARK's core loop rebuilt in one file, to be read beside docs/tutorial.md.
+"""STARK's core loop in one file. docs/tutorial.md explains it.
 
     .venv/bin/python examples/tutorial.py examples/tasks/rms_norm.py --attempts 4 --keep kernel.py
 
-What is taken from the project: chat models, the form of their answers, and the evaluator. All else is written out here.
+Chat models, the form of their answers and the evaluator come from the project. Everything else is written out here.
 """
 
 from __future__ import annotations
@@ -16,21 +16,14 @@ import sys
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from stark.agents.replies import Answer
-from stark.agents.replies import CODE_FORM
-from stark.agents.replies import DEBUG_FORM
-from stark.agents.replies import PLAN_FORM
-from stark.agents.replies import read_kernel
-from stark.agents.replies import read_plan
-from stark.core.errors import StarkError
-from stark.evaluation.local import LocalEvaluator
+from stark.agents.replies import CODE_FORM, DEBUG_FORM, PLAN_FORM, Answer, read_kernel, read_plan
 from stark.core.chat import Message
-from stark.core.interfaces import ChatModel
-from stark.core.interfaces import Evaluator
-from stark.models.open import open_model
-from stark.core.settings import EvaluationSettings
-from stark.core.settings import RoleSettings
+from stark.core.errors import StarkError
+from stark.core.interfaces import ChatModel, Evaluator
+from stark.core.settings import EvaluationSettings, RoleSettings
 from stark.core.tree import Role
+from stark.evaluation.local import LocalEvaluator
+from stark.models.open import open_model
 from stark_worker.protocol.errors import Outcome
 from stark_worker.protocol.report import EvalReport
 from stark_worker.protocol.request import EvalRequest
@@ -40,11 +33,11 @@ from stark_worker.protocol.request import EvalRequest
 
 @dataclass
 class Node:
-    """One attempt: what was asked, what was written, what was observed."""
+    """One attempt: its advice, its source and the evaluator's report."""
 
     id: int
     parent: Node | None
-    source: str | None  # None when a reply held no source
+    source: str | None  # None if the reply held no source
     report: EvalReport
     advice: str = ""
     scaffold: str = ""
@@ -56,12 +49,12 @@ class Node:
 
     @property
     def score(self) -> float:
-        """The runtime in milliseconds; infinite for whatever does not compile, crashes or is wrong."""
+        """The runtime in milliseconds; infinite for a candidate that failed."""
         return self.report.timing.median_ms if self.report.timing else math.inf
 
 
 def best_of(nodes: list[Node]) -> Node | None:
-    """The fastest correct node. The root is there to be beaten, so it does not count."""
+    """Return the fastest correct node. The root does not count: it is there to be beaten."""
     correct = [node for node in nodes[1:] if not node.failed]
     return min(correct, key=lambda node: node.score, default=None)
 
@@ -72,14 +65,14 @@ EPSILON, N_ROOT, N_CHILD = 0.3, 5, 3
 
 
 def eligible(node: Node) -> bool:
-    """Neither a root with enough children nor the top of a dead branch."""
+    """Refuse a root with enough children, and a node whose many children all failed."""
     throttled = node.parent is None and len(node.children) >= N_ROOT
     dead = len(node.children) > N_CHILD and all(child.failed for child in node.children)
     return node.source is not None and not throttled and not dead
 
 
 def select(nodes: list[Node], rng: random.Random) -> Node:
-    """Mostly the fastest eligible node, sometimes any eligible leaf, failed or not."""
+    """Return mostly the fastest eligible node, sometimes any eligible leaf, failed or not."""
     choices = [node for node in nodes if eligible(node)] or [nodes[0]]
     leaves = [node for node in choices if not node.children]
     if rng.random() < EPSILON and leaves:
@@ -88,13 +81,13 @@ def select(nodes: list[Node], rng: random.Random) -> Node:
     return rng.choice([node for node in choices if node.score == lowest])
 
 
-# -- what an agent is shown: a window per role ----------------------------------------------------------------------
+# -- what an agent sees: a window per role --------------------------------------------------------------------------
 
 LEADERS, CAP = 2, 5
 
 
 def window(role: Role, node: Node, nodes: list[Node], rng: random.Random) -> list[Node]:
-    """Which earlier attempts a role learns from, beside the selected node."""
+    """Return the attempts that a role sees: the selected node and others to learn from."""
     siblings = [each for each in node.parent.children if each is not node] if node.parent else []
     if role is Role.PLAN:
         correct = [each for each in nodes[1:] if not each.failed]
@@ -114,7 +107,7 @@ BEGIN, END = "<<<IMPROVE BEGIN>>>", "<<<IMPROVE END>>>"
 
 
 def objection(scaffold: str, parent_source: str) -> str:
-    """Why a scaffold is not the parent's source with regions marked; empty when it is."""
+    """Return the rule that a scaffold breaks; empty if it is the parent's source with regions marked."""
     marks = re.findall(f"{BEGIN}|{END}", scaffold)
     if not marks or marks != [BEGIN, END] * (len(marks) // 2):
         return f"Mark at least one region, each between `{BEGIN}` and `{END}`, and do not nest them."
@@ -124,7 +117,7 @@ def objection(scaffold: str, parent_source: str) -> str:
 
 
 def code_lines(source: str) -> list[str]:
-    """The lines that are no comments of Python or C++."""
+    """Return the lines that are not comments in Python or C++."""
     lines = [line.strip() for line in source.splitlines()]
     return [line for line in lines if line and not line.startswith(("#", "//", "/*"))]
 
@@ -148,7 +141,7 @@ PLACE = "Kernels are written in C++ with OpenMP.\nInputs and weights are float32
 
 
 def write_prompt(role: Role, task: str, node: Node, shown: list[Node], advice: str, scaffold: str) -> list[Message]:
-    """The task, the latest attempt, the window, the advice, and what the role has to do."""
+    """Return the task, the latest attempt, the window, the advice, and the instruction of the role."""
     sections = [("## Task", fenced(task)), ("## Where it runs", PLACE)]
     if node.parent is not None:
         sections.append(("## Latest attempt", fenced(node.source or "")))
@@ -164,7 +157,7 @@ def write_prompt(role: Role, task: str, node: Node, shown: list[Node], advice: s
 
 
 def describe(node: Node) -> str:
-    """What was asked, what was written, what came of it."""
+    """Return advice, source, log and result of an attempt."""
     result = f"failed ({node.report.outcome.replace('_', ' ')})" if node.failed else f"correct, {node.score:.4g} ms"
     log = f"Log:\n\n{fenced(node.report.log[:4000])}\n\n" if node.report.log else ""
     advice = f"Advice it was made from:\n\n{node.advice}\n\n" if node.advice else ""
@@ -180,7 +173,7 @@ def fenced(text: str) -> str:
 
 @dataclass
 class Search:
-    """A task, who is asked, who judges, and everything tried so far."""
+    """A task, a model per role, an evaluator, and every attempt so far."""
 
     task: str
     models: dict[Role, ChatModel]
@@ -189,7 +182,7 @@ class Search:
     nodes: list[Node] = field(default_factory=list)
 
     async def attempt(self) -> Node:
-        """Select a node, have it repaired or improved, judge what comes out, keep it as a child."""
+        """Select a node, repair or improve it, judge the result, keep it as a child."""
         parent = select(self.nodes, self.rng)
         if parent.failed:
             advice, scaffold = parent.advice, parent.scaffold
@@ -204,7 +197,7 @@ class Search:
         return node
 
     async def plan(self, parent: Node) -> tuple[str, str]:
-        """The planner's advice and scaffold. One that breaks the anchor rules is sent back once, then left out."""
+        """Return advice and scaffold. A scaffold that breaks the anchor rules goes back once, then is dropped."""
         messages = self.prompt(Role.PLAN, parent)
         for _ in range(2):
             reply = await self.models[Role.PLAN].reply(messages, PLAN_FORM)
@@ -212,12 +205,12 @@ class Search:
             wrong = objection(answer.source or "", parent.source or "")
             if not wrong:
                 return answer.text, answer.source or ""
-            said = reply.arguments or reply.text or "(no answer)"
-            messages = [*messages, Message("assistant", said), Message("user", wrong)]
+            answered = reply.arguments or reply.text or "(no answer)"
+            messages = [*messages, Message("assistant", answered), Message("user", wrong)]
         return answer.text, ""
 
     async def write(self, role: Role, parent: Node, advice: str, scaffold: str) -> Answer:
-        """What the coder or the debugger makes of it."""
+        """Return the answer of the coder or the debugger."""
         form = CODE_FORM if role is Role.CODE else DEBUG_FORM
         return read_kernel(await self.models[role].reply(self.prompt(role, parent, advice, scaffold), form))
 
@@ -226,7 +219,7 @@ class Search:
         return write_prompt(role, self.task, parent, shown, advice, scaffold)
 
     async def judge(self, source: str | None, fault: str = "", entry: str = "ModelNew") -> EvalReport:
-        """Compile, check and time; what was judged before is not judged again."""
+        """Compile, check and time. An identical source keeps its earlier report."""
         if source is None:
             return EvalReport(Outcome.UNUSABLE_REPLY, log=fault)
         for earlier in self.nodes[1:]:
@@ -236,7 +229,7 @@ class Search:
 
 
 async def grow(search: Search, attempts: int) -> list[Node]:
-    """The whole search: the root is the task itself, judged like any other node."""
+    """Run the whole search. The root is the task itself, judged like any other node."""
     search.nodes.append(Node(0, None, search.task, await search.judge(search.task, entry="Model")))
     for _ in range(attempts):
         node = await search.attempt()
