@@ -1,4 +1,4 @@
-"""What a run achieved: pure functions of judgements. The root never counts; rates count what agents made."""
+"""The figures of a run, as pure functions of its judgements. The root never counts."""
 
 from __future__ import annotations
 
@@ -16,49 +16,55 @@ from stark_worker.protocol.report import Timing
 
 @dataclass(frozen=True)
 class RunMetrics:
-    """The figures of one run. Rates, ``root_ms`` and ``so_far_ms``, the best runtime after each attempt and infinity
-    while there is none, are the search's. ``best_ms`` is the winner's time and ``beside_ms`` that of the reference it
-    is compared with: of its final, where both were timed ``in_turns``, else of the search."""
+    """The figures of one run.
+
+    Counts, ``root_ms`` and ``best_so_far_ms`` (infinity before the first kernel) come from the search. ``best_ms`` and
+    ``paired_root_ms`` are the times of the winner and of the reference it is compared with. They come from the
+    confirmation, where both were ``timed_in_turns``, or from the search if there was none.
+    """
 
     attempts: int
     compiled: int
     correct: int
     root_ms: float
     best_ms: float | None
-    beside_ms: float
-    so_far_ms: tuple[float, ...] = ()
-    in_turns: bool = False
+    paired_root_ms: float
+    best_so_far_ms: tuple[float, ...] = ()
+    timed_in_turns: bool = False
 
     @property
     def success(self) -> bool:
-        """At least one compiled and correct kernel."""
+        """True if there is at least one correct kernel."""
         return self.best_ms is not None
 
     @property
     def speedup(self) -> float | None:
-        """How many times as fast as the reference the winner is; None where there is none."""
-        return None if self.best_ms is None else self.beside_ms / self.best_ms
+        """Speed of the winner over the reference; None without a winner."""
+        return None if self.best_ms is None else self.paired_root_ms / self.best_ms
 
 
-def measure(judgements: Sequence[Judgement], final: Final | None = None) -> RunMetrics:
-    """The figures of a run with these nodes. The fastest of many noisy times is partly the luckiest, so the final has
-    the last word on the winner: a kernel that does not hold there is none."""
+def compute_metrics(judgements: Sequence[Judgement], final: Final | None = None) -> RunMetrics:
+    """Compute the figures of a run with these nodes.
+
+    The confirmation decides about the winner, because the fastest of many noisy times is partly luck. A kernel that
+    fails there does not count.
+    """
     (root,) = (each for each in judgements if each.id == ROOT_ID)
     if root.runtime_ms is None:
         raise ValueError("a tree whose root did not run has no metrics")
     made = attempts_of(judgements)
     times = (math.inf if each.runtime_ms is None else each.runtime_ms for each in made)
     best_ms = _fastest(judgements) if final is None else _median(final.report.timing)
-    beside_ms = _median(final.report.rival) if final else None
+    paired_root_ms = _median(final.report.opponent) if final else None
     return RunMetrics(
         attempts=len(made),
         compiled=sum(each.compiled for each in made),
         correct=sum(each.outcome is Outcome.OK for each in made),
         root_ms=root.runtime_ms,
         best_ms=best_ms,
-        beside_ms=root.runtime_ms if beside_ms is None else beside_ms,
-        so_far_ms=tuple(itertools.accumulate(times, min)),
-        in_turns=beside_ms is not None,
+        paired_root_ms=root.runtime_ms if paired_root_ms is None else paired_root_ms,
+        best_so_far_ms=tuple(itertools.accumulate(times, min)),
+        timed_in_turns=paired_root_ms is not None,
     )
 
 
@@ -79,29 +85,31 @@ def correct_rate(runs: Sequence[RunMetrics], of_compiled: bool = False) -> float
 
 
 def fast_p(speedups: Sequence[float | None], p: float = 1.0) -> float:
-    """Share of tasks whose best kernel is at least p times as fast as the baseline. None stands for a failed task."""
+    """Share of tasks whose best kernel is at least p times as fast as the baseline. None is a failed task."""
     return _ratio(sum(speedup is not None and speedup >= p for speedup in speedups), len(speedups))
 
 
-def kept(speedup: float | None) -> float:
-    """What a user has in the end, over the baseline: whoever has no kernel, or a slower one, keeps the baseline."""
+def clamp_speedup(speedup: float | None) -> float:
+    """max(1, speedup): no kernel or a slower one counts as 1, because the user keeps the baseline."""
     return 1.0 if speedup is None else max(1.0, speedup)
 
 
 @dataclass(frozen=True)
 class Averages:
-    """Of the speed-up over the tasks that have a kernel, None where none has; failed tasks are left out and counted.
-    ``kept`` is the geometric mean over all tasks of what is ``kept`` in the end, which is at least 1."""
+    """Averages of the speed-up over the tasks with a kernel; None if no task has one.
+
+    ``failed`` counts the other tasks. ``clamped`` is the geometric mean of ``clamp_speedup`` over all tasks.
+    """
 
     mean: float | None
     geometric_mean: float | None
     median: float | None
     failed: int
-    kept: float
+    clamped: float
 
 
-def averages(speedups: Sequence[float | None]) -> Averages | None:
-    """The averages, or None when there is no task."""
+def compute_averages(speedups: Sequence[float | None]) -> Averages | None:
+    """Compute the averages; None if there is no task."""
     if not speedups:
         return None
     solved = [speedup for speedup in speedups if speedup is not None]
@@ -110,7 +118,7 @@ def averages(speedups: Sequence[float | None]) -> Averages | None:
         geometric_mean=statistics.geometric_mean(solved) if solved else None,
         median=statistics.median(solved) if solved else None,
         failed=len(speedups) - len(solved),
-        kept=statistics.geometric_mean(map(kept, speedups)),
+        clamped=statistics.geometric_mean(map(clamp_speedup, speedups)),
     )
 
 

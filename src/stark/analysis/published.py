@@ -1,4 +1,4 @@
-"""The paper's published figures, to stand beside ours: A100 40 GB, Claude Sonnet 4, 30 attempts."""
+"""The paper's published figures: A100 40 GB, Claude Sonnet 4, 30 attempts."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 Three = tuple[float, float, float]  # against eager, torch.compile default, torch.compile max-autotune
 
-B = 30  # attempts per run
+ATTEMPTS = 30  # per run
 
 
 @dataclass(frozen=True)

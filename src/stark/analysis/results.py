@@ -1,4 +1,4 @@
-"""What a store holds, ready to be counted: one record per run, without a prompt or a source."""
+"""Reads the runs of a store for analysis: one record per run, without prompts or sources."""
 
 from __future__ import annotations
 
@@ -7,36 +7,28 @@ from contextlib import closing
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from stark.analysis.metrics import RunMetrics, measure
+from stark.analysis.metrics import RunMetrics, compute_metrics
 from stark.core.errors import StoreError
-from stark.core.interfaces import Store
-from stark.core.records import (
-    BROKEN_TASK,
-    DEGENERATE_TASK,
-    DONE,
-    FAULT,
-    STOPPED,
-    Ending,
-    Final,
-    Kind,
-    RoleUsage,
-    RunRecord,
-)
+from stark.core.interfaces import StoreReader
+from stark.core.records import Ending, EndReason, Final, Kind, RoleUsage, RunRecord
 from stark.core.tree import ROOT_ID, Judgement, Role
 from stark.store.open import open_store
 from stark_worker.protocol.baselines import EAGER
 from stark_worker.protocol.report import DeviceFacts
 from stark_worker.protocol.request import Precision, Score
 
-NOT_COUNTED = frozenset({FAULT, STOPPED, BROKEN_TASK, DEGENERATE_TASK})
+NOT_COUNTED = frozenset({EndReason.FAULT, EndReason.STOPPED, EndReason.BROKEN_TASK, EndReason.DEGENERATE_TASK})
 
 Timed = Mapping[tuple[str, str], Sequence[Judgement]]  # baselines by task and score
 
 
 @dataclass(frozen=True)
 class RunResult:
-    """One run. ``baselines`` are milliseconds by name; ``metrics`` is None where the reference was never measured.
-    ``final`` is the last word on its winner, where one was spoken; ``failed_baselines`` is why others have no time."""
+    """One run. ``metrics`` is None if the reference was never measured; ``baselines`` are milliseconds by name.
+
+    ``method`` and ``score`` are the labels of tables; ``base_method`` and ``rules`` are the plain facts behind them.
+    ``final`` is the confirmation of the winner; ``failed_baselines`` holds the reason why a baseline has no time.
+    """
 
     run_id: str
     kind: str
@@ -44,8 +36,10 @@ class RunResult:
     level: int | None
     number: int | None
     method: str
+    base_method: str
     seed: int
     score: str
+    rules: Score
     budget: int
     metrics: RunMetrics | None
     ending: Ending | None
@@ -56,96 +50,105 @@ class RunResult:
     judgements: tuple[Judgement, ...] = field(repr=False)
     baselines: Mapping[str, float] = field(default_factory=dict)
     device: str = ""
-    models: tuple[str, ...] = ()  # those that were asked, none twice
+    models: tuple[str, ...] = ()  # that answered, each once
     final: Final | None = field(default=None, repr=False)
     failed_baselines: Mapping[str, str] = field(default_factory=dict)
-    benched: bool = False  # whether a benchmark made it, which notes how each of its runs ended
+    is_benchmarked: bool = False  # made by a benchmark, which stores an ending for each of its runs
 
     @property
     def complete(self) -> bool:
-        """Whether it counts: it used its budget up, whichever limit that was. A single run of an earlier version has no
-        noted ending; one of a benchmark without was killed, and one that ended with fewer attempts than it has now is
-        being extended."""
-        if self.metrics is None or (self.ending is None and self.benched):
+        """True if the run counts: it used up one of its limits.
+
+        A benchmark's run without an ending was killed. A search with fewer attempts than its budget is being extended.
+        """
+        if self.metrics is None or (self.ending is None and self.is_benchmarked):
             return False
-        reason = self.ending.reason if self.ending else DONE
-        if reason == DONE and self.kind == Kind.SEARCH:
+        reason = self.ending.reason if self.ending else EndReason.DONE
+        if reason == EndReason.DONE and self.kind == Kind.SEARCH:
             return self.metrics.attempts >= self.budget
         return reason not in NOT_COUNTED
 
     @property
-    def missing(self) -> bool:
-        """Whether another tool was to make a kernel for the task and made none."""
+    def is_missing(self) -> bool:
+        """True if another tool made no kernel for the task."""
         return self.kind == Kind.JUDGED and self.metrics is not None and not self.metrics.attempts
 
     @property
-    def allowed(self) -> int:
-        """How many attempts it had: those it made, where another limit ended it or another tool has made them."""
+    def allowed_attempts(self) -> int:
+        """The budget of attempts, or the attempts made if another limit or another tool decided."""
         made = self.metrics.attempts if self.metrics is not None else 0
-        ended_early = self.kind == Kind.SEARCH and self.ending is not None and self.ending.reason != DONE
+        ended_early = self.kind == Kind.SEARCH and self.ending is not None and self.ending.reason != EndReason.DONE
         return made if self.kind == Kind.JUDGED or ended_early else max(made, self.budget)
 
     def speedup(self, baseline: str = EAGER) -> float | None:
-        """How many times as fast as a baseline the winner is; None for a failed task. A final has eager beside the
-        winner, and so has another baseline, which counts by how it compares with that."""
+        """Speed of the winner over a baseline; None for a failed task.
+
+        Winner and baseline were each timed in turns with eager, so their ratios to eager are combined.
+        """
         if self.metrics is None or self.metrics.speedup is None:
             return None
         return self.metrics.speedup * (self.baselines[baseline] / self.baselines[EAGER])
 
 
 def read_results(folder: Path) -> list[RunResult]:
-    """Every run of a store but the baselines, which are handed to the runs on the same task by the same score."""
+    """Read every run of a store. Baselines are added to the runs on the same task by the same score."""
     with closing(open_store(folder, write=False)) as store:
         records = store.runs()
-        timed = {_place(record): _baselines(store, record) for record in records if _kind(record) == Kind.BASELINES}
+        timed = {
+            _baseline_key(record): _read_baselines(store, record)
+            for record in records
+            if _kind(record) == Kind.BASELINES
+        }
         found = {
-            record.id: _result(store, record, timed, store.judgements(record.id), store.final(record.id))
+            record.id: _read_result(store, record, timed, store.judgements(record.id), store.final(record.id))
             for record in records
             if _kind(record) not in (Kind.BASELINES, Kind.RESCORED)
         }
-        searches = {_search(record): found[record.id] for record in records if _kind(record) == Kind.SEARCH}
+        searches = {_search_key(record): found[record.id] for record in records if _kind(record) == Kind.SEARCH}
         winners = [
-            _rescored(store, record, timed, searches.get(_search(record)))
+            _read_rescored(store, record, timed, searches.get(_search_key(record)))
             for record in records
             if _kind(record) == Kind.RESCORED
         ]
     results = [*found.values(), *winners]
     if not results:
-        raise StoreError(f"The store in {folder} holds no run yet.", "Let stark bench go on.")
-    # not in the order in which they happened to begin: the same runs give the same report
+        raise StoreError(f"The store in {folder} holds no run yet.", "Continue with stark bench.")
+    # Not in the order in which they began: the same runs give the same report.
     return sorted(results, key=lambda run: (run.level or 0, run.number or 0, run.run_id))
 
 
-def _rescored(store: Store, record: RunRecord, timed: Timed, search: RunResult | None) -> RunResult:
-    """A winner by the score that did not drive its search, whose attempts it had. The final of the search was judged
-    by both scores, so it has the last word here too; what did not hold by the score of the search is no winner by any.
-    Winners from before an extension are there as well: the last one counts."""
-    root, winners = _split(store.judgements(record.id))
+def _read_rescored(store: StoreReader, record: RunRecord, timed: Timed, search: RunResult | None) -> RunResult:
+    """A winner by the score that did not drive its search.
+
+    The confirmation of the search covers both scores, so it decides here too. A winner that failed it by the driving
+    score counts by neither. Of several winners (after an extension), the last one counts.
+    """
+    root, winners = _split_root(store.judgements(record.id))
     final = search.final if search else None
     if final and final.holds:
         final = replace(final, score=Score(record.settings["evaluation"]["score"]))
-    result = _result(store, record, timed, [*root, *winners[-1:]], final)
+    result = _read_result(store, record, timed, [*root, *winners[-1:]], final)
     if search is None:
         return result
-    return replace(result, budget=search.allowed, evaluation_s=0.0 if final else result.evaluation_s)
+    return replace(result, budget=search.allowed_attempts, evaluation_s=0.0 if final else result.evaluation_s)
 
 
-def _search(record: RunRecord) -> tuple[str, str, int, Score]:
-    """What a search and its winner by the other score have in common: task, method, seed, and what drove it."""
+def _search_key(record: RunRecord) -> tuple[str, str, int, Score]:
+    """Key shared by a search and its rescored winner: task, method, seed and the score that drove it."""
     score = Score(record.settings["evaluation"]["score"])
     if _kind(record) == Kind.RESCORED:
         (score,) = set(Score) - {score}
     return record.task.name, _method(record), int(record.settings["seed"]), score
 
 
-def _result(
-    store: Store, record: RunRecord, timed: Timed, judgements: Sequence[Judgement], final: Final | None
+def _read_result(
+    store: StoreReader, record: RunRecord, timed: Timed, judgements: Sequence[Judgement], final: Final | None
 ) -> RunResult:
     root = next((each for each in judgements if each.id == ROOT_ID), None)
-    measured = measure(judgements, final) if root is not None and root.runtime_ms is not None else None
+    measured = compute_metrics(judgements, final) if root is not None and root.runtime_ms is not None else None
     ending = store.ending(record.id)
-    refused = ending.message if ending is not None and ending.reason == DEGENERATE_TASK else ""
-    usage, baselines = store.usage(record.id), timed.get(_place(record), [])
+    refused = ending.message if ending is not None and ending.reason == EndReason.DEGENERATE_TASK else ""
+    usage, baselines = store.usage(record.id), timed.get(_baseline_key(record), [])
     return RunResult(
         run_id=record.id,
         kind=_kind(record),
@@ -153,8 +156,10 @@ def _result(
         level=record.task.level,
         number=record.task.number,
         method=_method(record),
+        base_method=record.labels.get("system") or str(record.settings["method"]),
         seed=int(record.settings["seed"]),
-        score=_score(record),
+        score=_format_score(record),
+        rules=Score(record.settings["evaluation"]["score"]),
         budget=int(record.settings["budget"]["attempts"]),
         metrics=measured,
         ending=ending,
@@ -163,40 +168,41 @@ def _result(
         evaluation_s=_evaluation_s(judgements, final),
         wall_s=store.seconds(record.id),
         judgements=tuple(judgements),
-        baselines={**_times(baselines, measured.root_ms), EAGER: measured.root_ms} if measured else {},
-        device=_device(record.device),
-        models=tuple(store.models(record.id)),  # and not those it has now: a run may go on with another one
+        baselines={**_scale_baselines(baselines, measured.root_ms), EAGER: measured.root_ms} if measured else {},
+        device=_format_device(record.device),
+        models=tuple(store.models(record.id)),  # not from the settings: a resumed run may use another one
         final=final,
         failed_baselines={each.label: each.outcome.replace("_", " ") for each in baselines if each.runtime_ms is None},
-        benched="kind" in record.labels,
+        is_benchmarked="kind" in record.labels,
     )
 
 
 def _evaluation_s(judgements: Sequence[Judgement], final: Final | None) -> float:
-    """How long a run's own candidates were judged, and its winner by both scores; not the reference, which many runs
-    share."""
+    """Seconds spent judging a run's candidates and its confirmation, without the reference, which many runs share."""
     finals_s = final.verified.duration_s + final.kernelbench.duration_s if final else 0.0
     return sum(each.duration_s for each in judgements if each.id != ROOT_ID) + finals_s
 
 
-def _baselines(store: Store, record: RunRecord) -> list[Judgement]:
-    return _split(store.judgements(record.id))[1]
+def _read_baselines(store: StoreReader, record: RunRecord) -> list[Judgement]:
+    return _split_root(store.judgements(record.id))[1]
 
 
-def _split(judgements: Sequence[Judgement]) -> tuple[list[Judgement], list[Judgement]]:
-    """The root, where it has landed, and the others in landing order."""
+def _split_root(judgements: Sequence[Judgement]) -> tuple[list[Judgement], list[Judgement]]:
+    """The root, if it has landed, and the others in landing order."""
     return [each for each in judgements if each.id == ROOT_ID], [each for each in judgements if each.id != ROOT_ID]
 
 
-def _times(baselines: Sequence[Judgement], root_ms: float) -> dict[str, float]:
-    """What they would have taken when the reference of a run was timed: of two times of other days the ratio says more
-    about the days. Those of earlier versions were timed alone, and count as they are."""
-    timed = [(each.label, each.runtime_ms, each.rival_ms) for each in baselines if each.runtime_ms is not None]
-    return {label: own_ms / rival_ms * root_ms if rival_ms else own_ms for label, own_ms, rival_ms in timed}
+def _scale_baselines(baselines: Sequence[Judgement], root_ms: float) -> dict[str, float]:
+    """Baseline times scaled to the run's own reference, by their ratio to eager in the same turns.
+
+    Baselines of earlier versions were timed alone and are not scaled.
+    """
+    timed = [(each.label, each.runtime_ms, each.opponent_ms) for each in baselines if each.runtime_ms is not None]
+    return {label: own_ms / opponent_ms * root_ms if opponent_ms else own_ms for label, own_ms, opponent_ms in timed}
 
 
-def _device(facts: DeviceFacts) -> str:
-    """What was measured on and by: another torch makes other times."""
+def _format_device(facts: DeviceFacts) -> str:
+    """The device and its tools: another torch gives other times."""
     tools = ", ".join(f"{name} {version}" for name, version in facts.tools.items())
     return f"{facts.name} ({tools})" if tools else facts.name
 
@@ -205,22 +211,24 @@ def _kind(record: RunRecord) -> str:
     return record.labels.get("kind", Kind.SEARCH)
 
 
-def _place(record: RunRecord) -> tuple[str, str]:
-    """What a run and its baselines have in common."""
-    return record.task.name, _score(record)
+def _baseline_key(record: RunRecord) -> tuple[str, str]:
+    """Key shared by a run and its baselines."""
+    return record.task.name, _format_score(record)
 
 
 def _method(record: RunRecord) -> str:
-    """What a row of a table is called: the method, with the switch that changes it."""
+    """The method's label in tables, with the switch that changes it."""
     if system := record.labels.get("system"):
         return system
     switch = record.labels.get("switch")
     return f"{record.settings['method']} ({switch})" if switch else str(record.settings["method"])
 
 
-def _score(record: RunRecord) -> str:
-    """By which rules a run was judged, with whatever of them is not the rules' own: it makes other speeds and verdicts,
-    so it is another score. Runs of earlier versions lack some settings, which were as they are by default."""
+def _format_score(record: RunRecord) -> str:
+    """The score's label: the rules, and every setting that differs from their default.
+
+    Runs of earlier versions lack some settings; these had today's defaults.
+    """
     evaluation = record.settings["evaluation"]
     version = evaluation["kernelbench_version"]
     score = f"kernelbench {version}" if evaluation["score"] == "kernelbench" else str(evaluation["score"])

@@ -1,5 +1,7 @@
-"""How sure one can be of a figure: means by Student's t, rates by Wilson's interval, differences by a permutation test,
-outcomes by a sign test. Pure; the same input gives the same answer."""
+"""Intervals for means (Student's t) and rates (Wilson), permutation tests for differences, sign tests for outcomes.
+
+Pure: the same input gives the same answer.
+"""
 
 from __future__ import annotations
 
@@ -9,82 +11,82 @@ import statistics
 from collections.abc import Iterator, Sequence
 from random import Random
 
-SIGNIFICANT = 0.05  # below this p a difference is called one; intervals leave as much out
-FLIPS = 20_000
-EXACT_UP_TO = 14  # pairs; from there on, signs are flipped at random
-FEWEST = 5  # tasks; of fewer, the interval of a mean says more about the normal distribution than about them
-ENOUGH = next(pairs for pairs in itertools.count(1) if 2.0 ** (1 - pairs) < SIGNIFICANT)  # p where all signs are alike
-TIE = 1e-9  # differences up to here are rounding: none
+SIGNIFICANCE_LEVEL = 0.05  # intervals cover the rest
+RANDOM_FLIPS = 20_000
+MAX_EXACT_PAIRS = 14  # with more, signs are flipped at random
+MIN_TASKS = 5  # for the interval of a mean: with fewer it depends too much on the normal distribution
+# With fewer pairs not even equal signs are significant.
+MIN_PAIRS = next(pairs for pairs in itertools.count(1) if 2.0 ** (1 - pairs) < SIGNIFICANCE_LEVEL)
+ROUNDING_ERROR = 1e-9  # smaller differences count as none
 
 Bounds = tuple[float, float]
 
 
-def interval(groups: Sequence[Sequence[float]]) -> Bounds | None:
-    """Student's interval for the mean of tasks with several seeds each. The tasks are the trials, so it has the doubt
-    that seeds leave in it. It holds for tasks whose values are about normal.
+def mean_interval(groups: Sequence[Sequence[float]]) -> Bounds | None:
+    """Student's interval for the mean of tasks with several seeds each, assuming roughly normal values.
 
-    None where it cannot tell: of fewer than FEWEST tasks, and of tasks that are all alike.
+    The tasks are the trials, so the interval includes the spread of seeds. None for fewer than MIN_TASKS tasks and for
+    tasks that are all equal.
     """
-    if len(groups) < FEWEST:
+    if len(groups) < MIN_TASKS:
         return None
     flat = list(itertools.chain.from_iterable(groups))
     mean, size = statistics.fmean(flat), len(flat) / len(groups)
-    # how far each task pulls the mean: with as many seeds in all, its own mean's distance from that of all
+    # How far each task pulls the mean; with equal seed counts, the distance of its own mean from the common one.
     pulls = [sum(value - mean for value in group) / size for group in groups]
     error = statistics.stdev(pulls) / math.sqrt(len(groups))
-    reach = _student(len(groups) - 1) * error
-    return (mean - reach, mean + reach) if error > TIE else None
+    reach = _student_quantile(len(groups) - 1) * error
+    return (mean - reach, mean + reach) if error > ROUNDING_ERROR else None
 
 
 def rate_interval(groups: Sequence[Sequence[float]]) -> Bounds:
-    """Wilson's interval for a rate, the mean of values from 0 to 1. It leaves doubt at 0 and 1 too, where values show
-    none. The seeds of a task are no independent evidence: the trials are the tasks, so it is rather too wide."""
+    """Wilson's interval for a rate, the mean of values from 0 to 1. It is not empty at 0 and 1.
+
+    The tasks are the trials, because the seeds of a task are not independent; the interval is rather too wide.
+    """
     rate = statistics.fmean(itertools.chain.from_iterable(groups))
     trials = len(groups)
-    z = statistics.NormalDist().inv_cdf(1 - SIGNIFICANT / 2)
+    z = statistics.NormalDist().inv_cdf(1 - SIGNIFICANCE_LEVEL / 2)
     spread = z * math.sqrt(rate * (1 - rate) / trials + (z / (2 * trials)) ** 2)
     middle, scale = rate + z * z / (2 * trials), 1 + z * z / trials
     return max(0.0, (middle - spread) / scale), min(1.0, (middle + spread) / scale)
 
 
 def permutation_test(differences: Sequence[float]) -> tuple[float, Bounds | None]:
-    """Two-sided p of the hypothesis that the signs of paired differences are chance, and the interval of all means that
-    the same test does not reject: 0 lies in it exactly where p is not below SIGNIFICANT. Exact for few pairs.
+    """Two-sided p that the signs of paired differences are chance, and the interval of means the test accepts.
 
-    There is no interval of fewer than ENOUGH pairs, where no mean is rejected, nor of differences that are all alike.
+    0 lies in the interval exactly if p is not below SIGNIFICANCE_LEVEL. Exact for few pairs. There is no interval for
+    fewer than MIN_PAIRS pairs nor for differences that are all equal.
     """
-    spans = [_span(differences, flips) for flips in _flips(len(differences))]
+    spans = [_accepted_means(differences, flips) for flips in _choose_flips(len(differences))]
     p = sum(low <= 0 <= high for low, high in spans) / len(spans)
-    last = math.ceil(SIGNIFICANT * len(spans)) - 1
+    last = math.ceil(SIGNIFICANCE_LEVEL * len(spans)) - 1
     low, high = sorted(low for low, _ in spans)[last], sorted((high for _, high in spans), reverse=True)[last]
-    told = math.isfinite(low) and max(differences) - min(differences) > TIE
-    return p, (low, high) if told else None
+    has_bounds = math.isfinite(low) and max(differences) - min(differences) > ROUNDING_ERROR
+    return p, (low, high) if has_bounds else None
 
 
-def differing(differences: Sequence[float]) -> int:
-    """How many pairs differ at all. The signs of the others decide nothing: with fewer than ENOUGH that do, no
-    permutation test finds anything."""
-    return sum(abs(value) > TIE for value in differences)
+def count_differing(differences: Sequence[float]) -> int:
+    """Count the pairs that differ. With fewer than MIN_PAIRS, no permutation test is significant."""
+    return sum(abs(value) > ROUNDING_ERROR for value in differences)
 
 
-def sign_p(one: int, other: int) -> float:
-    """Two-sided p of the hypothesis that a task which one side alone has solved is either's by chance: McNemar's test,
-    exact."""
+def sign_test(one: int, other: int) -> float:
+    """Two-sided p that tasks solved by one side alone fall to either side by chance: McNemar's exact test."""
     tail = sum(math.comb(one + other, fewer) for fewer in range(min(one, other) + 1))
     return min(1.0, tail / 2.0 ** (one + other - 1))
 
 
-def _student(freedom: int) -> float:
-    """Between minus and plus this lies all but SIGNIFICANT of Student's t with so many degrees of freedom."""
+def _student_quantile(freedom: int) -> float:
+    """Two-sided quantile of Student's t: all but SIGNIFICANCE_LEVEL lies between minus and plus this value."""
     low, high = 0.0, math.pi / 2
     while low < (angle := (low + high) / 2) < high:
-        low, high = (low, angle) if _within(angle, freedom) > 1 - SIGNIFICANT else (angle, high)
+        low, high = (low, angle) if _student_share(angle, freedom) > 1 - SIGNIFICANCE_LEVEL else (angle, high)
     return math.tan(angle) * math.sqrt(freedom)
 
 
-def _within(angle: float, freedom: int) -> float:
-    """How much of Student's t lies within the tangent of an angle times the root of the degrees of freedom: a finite
-    sum, see 26.7.3 and 26.7.4 of Abramowitz and Stegun."""
+def _student_share(angle: float, freedom: int) -> float:
+    """Share of Student's t within tan(angle) * sqrt(freedom): Abramowitz and Stegun, 26.7.3 and 26.7.4."""
     odd = freedom % 2
     term, total = math.cos(angle) if odd else 1.0, 0.0
     for power in range(odd, freedom - 1, 2):
@@ -94,24 +96,26 @@ def _within(angle: float, freedom: int) -> float:
     return 2 / math.pi * (angle + total) if odd else total
 
 
-def _flips(pairs: int) -> Iterator[Sequence[bool]]:
-    """Whose signs are flipped, none to begin with. Flipping all the others comes to the same, so the first never is."""
-    if pairs <= EXACT_UP_TO:
+def _choose_flips(pairs: int) -> Iterator[Sequence[bool]]:
+    """Yield the signs to flip, none first. The first sign is never flipped: flipping all others is equivalent."""
+    if pairs <= MAX_EXACT_PAIRS:
         yield from ((False, *rest) for rest in itertools.product((False, True), repeat=pairs - 1))
         return
     rng = Random(pairs)
     yield (False,) * pairs
-    for _ in range(FLIPS):
+    for _ in range(RANDOM_FLIPS):
         yield (False, *rng.choices((False, True), k=pairs - 1))
 
 
-def _span(differences: Sequence[float], flips: Sequence[bool]) -> Bounds:
-    """Which means these flips speak for. About a mean, those that are flipped sum up to a, the others to b, and what
-    was observed is no rarer than the flips where |b - a| >= |b + a|: where one of them is not above and the other not
-    below 0. So the supposed mean lies between the means of the two; where nothing is flipped, it may be any."""
+def _accepted_means(differences: Sequence[float], flips: Sequence[bool]) -> Bounds:
+    """The means under which these flips are at least as extreme as the observation.
+
+    Around a mean, the flipped differences sum to a and the others to b. |b - a| >= |b + a| holds if a and b have
+    opposite signs: if the mean lies between the means of the two parts. Without flips, every mean fits.
+    """
     flipped = list(itertools.compress(differences, flips))
     if not flipped:
         return -math.inf, math.inf
     rest = (math.fsum(differences) - math.fsum(flipped)) / (len(differences) - len(flipped))
     mean = math.fsum(flipped) / len(flipped)
-    return min(mean, rest) - TIE, max(mean, rest) + TIE
+    return min(mean, rest) - ROUNDING_ERROR, max(mean, rest) + ROUNDING_ERROR

@@ -1,27 +1,44 @@
-"""The tables of a report that are about money, time and endings."""
+"""The tables of a report on cost, time and endings."""
 
 from __future__ import annotations
 
+import enum
 from collections import Counter
 from collections.abc import Iterable, Sequence
 
-from stark.analysis.groups import WHERE, Group
+from stark.analysis.groups import ROW_COLUMNS, Group
 from stark.analysis.results import RunResult
-from stark.core.records import BROKEN_TASK, DEGENERATE_TASK, FAULT, Kind, RoleUsage, meaning
+from stark.core.records import EndReason, Kind, RoleUsage
 from stark.core.tree import Role
 from stark.report.table import Row, Table
 from stark_worker.protocol.baselines import BASELINES
 
-LOST = "no final held"
-UNFINISHED = "unfinished"
 HOUR_S = 3600.0
-ENDINGS = ("solved", LOST, "no correct kernel", "degenerate task", "task does not work here", "fault", UNFINISHED)
 EXHAUSTED, EXHAUSTED_SOLVED = "budget exhausted", "of these solved"
 
 
+class RunOutcome(enum.StrEnum):
+    """The result of a run, as the endings table counts it."""
+
+    SOLVED = "solved"
+    NOT_CONFIRMED = "winner not confirmed"
+    NO_KERNEL = "no correct kernel"
+    DEGENERATE_TASK = "degenerate task"
+    BROKEN_TASK = "task does not work here"
+    FAULT = "fault"
+    UNFINISHED = "unfinished"
+
+
+_BY_REASON = {
+    EndReason.DEGENERATE_TASK: RunOutcome.DEGENERATE_TASK,
+    EndReason.BROKEN_TASK: RunOutcome.BROKEN_TASK,
+    EndReason.FAULT: RunOutcome.FAULT,
+}
+
+
 def cost_table(groups: Sequence[Group]) -> Table:
-    """Tokens and money by role, and money per solved task."""
-    columns = {**WHERE, "role": "text", "calls": "count", "tokens in": "count", "tokens out": "count"}
+    """Tokens and money by role, and money per solved run."""
+    columns = {**ROW_COLUMNS, "role": "text", "calls": "count", "tokens in": "count", "tokens out": "count"}
     columns |= {"money": "money", "money per solved run": "money, if any"}
     rows: list[Row] = []
     for each in groups:
@@ -29,11 +46,11 @@ def cost_table(groups: Sequence[Group]) -> Table:
         roles = sorted({role for run in each.runs for role in run.usage})
         shares = [(role, _usages(each, [role])) for role in roles]
         for name, usages in [*shares, *([("all", _usages(each, roles))] if len(roles) > 1 else [])]:
-            usd = _together([one.usd for one in usages])
+            usd = _sum_if_known([one.usd for one in usages])
             tokens = [sum(one.usage.input_tokens for one in usages), sum(one.usage.output_tokens for one in usages)]
             rows.append(
                 (
-                    *each.where,
+                    *each.labels,
                     str(name),
                     sum(one.calls for one in usages),
                     *tokens,
@@ -42,53 +59,51 @@ def cost_table(groups: Sequence[Group]) -> Table:
                 )
             )
     note = (
-        "Calls whose reply never arrived are not in here; budgets count them in full. Money is unknown where the price "
+        "Calls whose reply never arrived are not included; budgets count them in full. Money is unknown if the price "
         "of any call is."
     )
     return Table("cost", "Cost by role", columns, rows, note)
 
 
 def endings_table(results: Sequence[RunResult]) -> Table:
-    """How the searches ended: a failed task and a fault are different things, and either a solved or a failed task may
-    have run out of money before its last attempt."""
-    names = (*ENDINGS, EXHAUSTED, EXHAUSTED_SOLVED)
+    """Count the searches by outcome, and those that reached a limit before their last attempt."""
+    names = (*RunOutcome, EXHAUSTED, EXHAUSTED_SOLVED)
     counts: dict[tuple[str, str], Counter[str]] = {}
     for run in results:
         if run.kind == Kind.SEARCH:
-            counts.setdefault((run.score, run.method), Counter()).update(_ended(run))
+            counts.setdefault((run.score, run.method), Counter()).update(_columns_of(run))
     rows = [(*where, *(found[name] for name in names)) for where, found in sorted(counts.items())]
     note = (
-        "No final held: none of its fastest kernels was confirmed, and none counts. Faults and unfinished runs "
-        "count in no other table. Exhausted, whatever else became of the run: a limit on tokens or money came before "
-        "the last attempt, and the run counts with what it has."
+        "Winner not confirmed: none of the fastest kernels passed the final check. Faults and unfinished runs count in "
+        "no other table. Budget exhausted: the run reached a limit on tokens, money or time before its last attempt."
     )
-    columns = {"score": "text", "method": "text", **dict.fromkeys(names, "count")}
-    return Table("endings", "How the searches ended", columns, rows, note)
+    columns = {"score": "text", "method": "text", **{str(name): "count" for name in names}}
+    return Table("endings", "Endings of the searches", columns, rows, note)
 
 
 def degenerate_table(results: Sequence[RunResult]) -> Table:
-    """The tasks whose check accepts answers that compute nothing."""
+    """The tasks whose check accepts kernels that compute nothing."""
     found = {(run.task, run.score): run.degenerate for run in results if run.degenerate}
     rows = [(*where, why) for where, why in sorted(found.items())]
     columns = {"task": "text", "score": "text", "why": "text"}
-    return Table("degenerate", "Degenerate tasks, left out of the levels' own rows", columns, rows)
+    return Table("degenerate", "Degenerate tasks, left out of the rows above", columns, rows)
 
 
 def broken_table(results: Sequence[RunResult]) -> Table:
-    """The tasks whose own model could not be measured, so that nothing could be compared with it."""
+    """The tasks whose reference could not be measured."""
     found = {
         (run.task, run.score): " ".join(run.ending.message.split())  # a log has several lines
         for run in results
-        if run.ending is not None and run.ending.reason == BROKEN_TASK
+        if run.ending is not None and run.ending.reason == EndReason.BROKEN_TASK
     }
     rows = [(*where, why) for where, why in sorted(found.items())]
     columns = {"task": "text", "score": "text", "why": "text"}
-    note = "Their runs count in no other table but that of endings. The next stark bench tries them again."
+    note = "Their runs count only in the endings table. The next stark bench tries them again."
     return Table("broken", "Tasks that do not work here", columns, rows, note)
 
 
 def baselines_table(results: Sequence[RunResult]) -> Table:
-    """The baselines that some task has no time of, so that nothing is compared with them there."""
+    """The baselines that could not be measured on some task."""
     complete = [run for run in results if run.complete]
     measured = {(run.score, name) for run in results for name in (*run.baselines, *run.failed_baselines)}
     found = {
@@ -99,14 +114,14 @@ def baselines_table(results: Sequence[RunResult]) -> Table:
     }
     rows = [(*where, why) for where, why in sorted(found.items())]
     columns = {"task": "text", "score": "text", "baseline": "text", "why": "text"}
-    note = "Nothing is compared with these: the columns against such a baseline go over fewer runs, and say so."
+    note = "Nothing is compared with these. The columns against such a baseline cover fewer runs and state how many."
     return Table("baselines", "Baselines without a time", columns, rows, note)
 
 
 def time_table(groups: Sequence[Group]) -> Table:
-    """Where the time went."""
+    """Hours spent evaluating, waiting for models and searching."""
     columns = {
-        **WHERE,
+        **ROW_COLUMNS,
         "runs": "count",
         "hours evaluating": "hours",
         "hours waiting for models": "hours",
@@ -114,7 +129,7 @@ def time_table(groups: Sequence[Group]) -> Table:
     }
     rows = [
         (
-            *each.where,
+            *each.labels,
             len(each.runs),
             sum(run.evaluation_s for run in each.runs) / HOUR_S,
             sum(one.duration_s for one in _usages(each, Role)) / HOUR_S,
@@ -123,8 +138,8 @@ def time_table(groups: Sequence[Group]) -> Table:
         for each in groups
     ]
     note = (
-        "Evaluating: candidates and finals; the reference of a task is judged once for all runs and counts nowhere. "
-        "Runs beside each other wait for each other."
+        "Evaluating covers candidates and final checks. The reference of a task is judged once for all runs and is not "
+        "included. Parallel runs wait for each other."
     )
     return Table("time", "Time, summed over runs", columns, rows, note)
 
@@ -133,34 +148,32 @@ def _usages(each: Group, roles: Iterable[Role]) -> list[RoleUsage]:
     return [run.usage[role] for role in roles for run in each.runs if role in run.usage]
 
 
-def _together(amounts: Sequence[float | None]) -> float | None:
-    """A sum, which nobody knows unless every part of it is known."""
+def _sum_if_known(amounts: Sequence[float | None]) -> float | None:
+    """The sum; None if any amount is unknown."""
     known = [amount for amount in amounts if amount is not None]
     return sum(known) if len(known) == len(amounts) else None
 
 
-def lost_final(run: RunResult) -> bool:
-    """Whether a run found kernels of which none was confirmed."""
+def is_not_confirmed(run: RunResult) -> bool:
+    """True if the run found kernels but none was confirmed."""
     return run.final is not None and run.metrics is not None and not run.metrics.success
 
 
-def _ended(run: RunResult) -> list[str]:
-    """Every column that a run counts in: the one that says what became of it, and those about its budget."""
-    end = became(run)
-    exhausted = run.complete and run.ending is not None and meaning(run.ending.reason).startswith("budget")
+def _columns_of(run: RunResult) -> list[str]:
+    """The columns of the endings table that a run counts in."""
+    end = classify_run(run)
+    exhausted = run.complete and run.ending is not None and run.ending.reason.is_limit
     if not exhausted:
         return [end]
-    return [end, EXHAUSTED, EXHAUSTED_SOLVED] if end == "solved" else [end, EXHAUSTED]
+    return [end, EXHAUSTED, EXHAUSTED_SOLVED] if end is RunOutcome.SOLVED else [end, EXHAUSTED]
 
 
-def became(run: RunResult) -> str:
-    """What came of a search, in a word or two; of what was only judged alike."""
-    reason = run.ending.reason if run.ending else ""
-    named = {DEGENERATE_TASK: "degenerate task", BROKEN_TASK: "task does not work here", FAULT: "fault"}
-    if reason in named:
-        return named[reason]
+def classify_run(run: RunResult) -> RunOutcome:
+    """Return the outcome of a search or of a kernel that was only judged."""
+    if run.ending and run.ending.reason in _BY_REASON:
+        return _BY_REASON[run.ending.reason]
     if not run.complete:
-        return UNFINISHED
+        return RunOutcome.UNFINISHED
     if run.metrics is not None and run.metrics.success:
-        return "solved"
-    return LOST if lost_final(run) else "no correct kernel"
+        return RunOutcome.SOLVED
+    return RunOutcome.NOT_CONFIRMED if is_not_confirmed(run) else RunOutcome.NO_KERNEL

@@ -1,4 +1,4 @@
-"""The figures of a report. The only home of matplotlib, which is an extra."""
+"""Draws the figures of a report. Only this module imports matplotlib, which is an extra."""
 
 from __future__ import annotations
 
@@ -8,69 +8,69 @@ import statistics
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from stark.analysis.groups import Group, with_attempts
+from stark.analysis.groups import Group, groups_with_attempts
 from stark.analysis.metrics import fast_p
-from stark.report.paper_tables import over_others
+from stark.report.paper_tables import stark_ratios
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-KINDS = {"svg": {"Date": None}, "png": {"Software": None}}  # without what differs from day to day
-# the same store gives the same file, and a name is a name: dollars in it are no mathematics
-PLAIN: dict[Any, Any] = {"svg.hashsalt": "stark", "text.parse_math": False}
-TICKS = (0.25, 0.5, 1, 2, 4, 8)
-POINTS = [0.25 * 1.06**step for step in range(60)]  # p from 0.25 to about 8
+FILE_KINDS = {"svg": {"Date": None}, "png": {"Software": None}}  # metadata left out, so that files are reproducible
+# A fixed salt makes files reproducible; a dollar sign in a name does not start mathematics.
+STYLE: dict[Any, Any] = {"svg.hashsalt": "stark", "text.parse_math": False}
+FAST_P_TICKS = (0.25, 0.5, 1, 2, 4, 8)
+FAST_P_POINTS = [0.25 * 1.06**step for step in range(60)]  # p from 0.25 to about 8
 
-Choose = Callable[[Sequence[Group]], list[Group]]
-Draw = Callable[[Any, Sequence[Group]], None]
+ChooseGroups = Callable[[Sequence[Group]], list[Group]]
+DrawPanel = Callable[[Any, Sequence[Group]], None]
 
 
 def can_draw() -> bool:
-    """Whether matplotlib is installed."""
+    """True if matplotlib is installed."""
     return importlib.util.find_spec("matplotlib") is not None
 
 
-def draw(groups: Sequence[Group]) -> dict[str, dict[str, bytes]]:
-    """Every figure by name, as a file of each kind: one panel per level and score."""
+def draw_figures(groups: Sequence[Group]) -> dict[str, dict[str, bytes]]:
+    """Draw every figure with one panel per level and score; return files by name and kind."""
     import matplotlib
 
     matplotlib.use("agg")
-    drawn = {name: chosen(groups) for name, (chosen, _) in FIGURES.items()}
-    with matplotlib.rc_context(PLAIN):
-        return {name: _files(_figure(FIGURES[name][1], shown)) for name, shown in drawn.items() if shown}
+    chosen = {name: choose(groups) for name, (choose, _) in FIGURES.items()}
+    with matplotlib.rc_context(STYLE):
+        return {name: _save(_make_figure(FIGURES[name][1], found)) for name, found in chosen.items() if found}
 
 
-def _with_others(groups: Sequence[Group]) -> list[Group]:
-    """The groups of the panels that have another method to compare STARK with."""
-    places = {(each.score, each.level) for each, _ in over_others(groups)}
-    return [each for each in groups if (each.score, each.level) in places]
+def _groups_with_ratios(groups: Sequence[Group]) -> list[Group]:
+    """The groups of panels in which STARK can be compared with another method."""
+    panels = {(each.score, each.level) for each, _ in stark_ratios(groups)}
+    return [each for each in groups if (each.score, each.level) in panels]
 
 
-def _figure(panel: Draw, groups: Sequence[Group]) -> Figure:
+def _make_figure(panel: DrawPanel, groups: Sequence[Group]) -> Figure:
     from matplotlib.figure import Figure
 
-    places = list(dict.fromkeys((each.score, each.level) for each in groups))
-    figure = Figure(figsize=(4.8 * len(places), 3.8), layout="constrained")
-    for number, (score, level) in enumerate(places, 1):
-        axes = figure.add_subplot(1, len(places), number)
-        axes.set_title(f"level {level}, {score}", fontsize=10)
+    panels = list(dict.fromkeys((each.score, each.level) for each in groups))
+    figure = Figure(figsize=(4.8 * len(panels), 3.8), layout="constrained")
+    for number, (score, level) in enumerate(panels, 1):
+        axes = figure.add_subplot(1, len(panels), number)
+        axes.set_title(f"{level.title}, {score}", fontsize=10)
         panel(axes, [each for each in groups if (each.score, each.level) == (score, level)])
         axes.grid(alpha=0.3)
     return figure
 
 
-def _files(figure: Figure) -> dict[str, bytes]:
+def _save(figure: Figure) -> dict[str, bytes]:
     found = {}
-    for kind, metadata in KINDS.items():
+    for kind, metadata in FILE_KINDS.items():
         file = io.BytesIO()
         figure.savefig(file, format=kind, metadata=metadata)
-        figure.set_layout_engine(None)  # all is in its place now, and to find the places is most of the work
+        figure.set_layout_engine(None)  # the layout is done, and it is most of the work
         found[kind] = file.getvalue()
     return found
 
 
-def _over_others(axes: Any, groups: Sequence[Group]) -> None:
-    pairs = list(over_others(groups))
+def _draw_ratios(axes: Any, groups: Sequence[Group]) -> None:
+    pairs = list(stark_ratios(groups))
     places = range(len(pairs))
     axes.bar([place - 0.2 for place in places], [statistics.fmean(ratios) for _, ratios in pairs], 0.4, label="mean")
     axes.bar([place + 0.2 for place in places], [statistics.median(ratios) for _, ratios in pairs], 0.4, label="median")
@@ -80,20 +80,20 @@ def _over_others(axes: Any, groups: Sequence[Group]) -> None:
     axes.legend(fontsize=8)
 
 
-def _fast_p(axes: Any, groups: Sequence[Group]) -> None:
+def _draw_fast_p(axes: Any, groups: Sequence[Group]) -> None:
     for each in groups:
-        axes.plot(POINTS, [100 * fast_p(each.speedups(), p) for p in POINTS])
+        axes.plot(FAST_P_POINTS, [100 * fast_p(each.speedups(), p) for p in FAST_P_POINTS])
     axes.set_xscale("log")
-    axes.set_xticks(TICKS, list(map(str, TICKS)))
+    axes.set_xticks(FAST_P_TICKS, list(map(str, FAST_P_TICKS)))
     axes.set_xticks([], minor=True)
     axes.set_xlabel("p, against eager")
     axes.set_ylabel("fast_p in %")
     _name_lines(axes, groups)
 
 
-def _so_far(axes: Any, groups: Sequence[Group]) -> None:
+def _draw_best_so_far(axes: Any, groups: Sequence[Group]) -> None:
     for each in groups:
-        curve = each.curve()
+        curve = each.best_so_far_curve()
         axes.plot(range(1, len(curve) + 1), curve)
     axes.set_xlabel("attempts")
     axes.set_ylabel("best speed-up so far")
@@ -101,16 +101,15 @@ def _so_far(axes: Any, groups: Sequence[Group]) -> None:
 
 
 def _name_lines(axes: Any, groups: Sequence[Group]) -> None:
-    """A legend of the lines, which are those of the groups. They are named last: as a label, a name that begins with an
-    underscore would be left out."""
+    """Add a legend. Names are set last, because matplotlib leaves out labels that begin with an underscore."""
     legend = axes.legend(axes.lines, ["line"] * len(axes.lines), fontsize=8)
     for text, each in zip(legend.get_texts(), groups, strict=True):
         text.set_text(each.method)
 
 
-# by name: which groups have something to show, and how a panel of them is drawn
-FIGURES: dict[str, tuple[Choose, Draw]] = {
-    "figure-1": (_with_others, _over_others),
-    "fast-p": (list, _fast_p),  # winners that were only judged again as well
-    "so-far": (with_attempts, _so_far),
+# By name: the groups to show, and the function that draws a panel of them.
+FIGURES: dict[str, tuple[ChooseGroups, DrawPanel]] = {
+    "figure-1": (_groups_with_ratios, _draw_ratios),
+    "fast-p": (list, _draw_fast_p),  # rescored winners too
+    "so-far": (groups_with_attempts, _draw_best_so_far),
 }

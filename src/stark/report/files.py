@@ -1,4 +1,4 @@
-"""A report as files: Markdown, CSV, Parquet, pictures, and one HTML page that needs nothing else."""
+"""Writes a report as files: Markdown, CSV, Parquet, figures, and one self-contained HTML page."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from pathlib import Path
 from stark.analysis.groups import Group
 from stark.core.table_files import csv_text, has_parquet, parquet_bytes
 from stark.report.exports import make_folder, write_bytes
-from stark.report.figures import FIGURES, KINDS, can_draw, draw
-from stark.report.paper_tables import every_table
+from stark.report.figures import FIGURES, FILE_KINDS, can_draw, draw_figures
+from stark.report.paper_tables import all_tables
 from stark.report.table import Table
 
-PAGE = "report.md"
+MARKDOWN_FILE = "report.md"
 NO_FIGURES = "Figures need matplotlib: pip install 'stark-kernels[report]'"
 
 STYLE = """
@@ -28,49 +28,49 @@ div.wide { overflow-x: auto; } p.note { color: #666; font-size: 14px; } svg { ma
 def write_report(
     folder: Path, title: str, facts: Sequence[str], tables: Sequence[Table], groups: Sequence[Group]
 ) -> str:
-    """Everything into a folder; what could not be written, in a sentence."""
-    drawn = draw(groups) if can_draw() else {}
+    """Write all files of a report; return a sentence on what could not be written."""
+    drawn = draw_figures(groups) if can_draw() else {}
     pictures = {name: kinds["svg"] for name, kinds in drawn.items()}
-    read = [table for table in tables if not table.listing]
+    read = [table for table in tables if not table.is_listing]
     files = {f"{name}.{kind}": content for name, kinds in drawn.items() for kind, content in kinds.items()}
     for table in tables:
         files[f"{table.name}.csv"] = csv_text(list(table.columns), table.records()).encode()
         if has_parquet():
             files[f"{table.name}.parquet"] = parquet_bytes(table.records())
-    files["report.html"] = as_html(title, facts, read, pictures).encode()
-    files[PAGE] = as_markdown(title, facts, read, list(pictures)).encode()
+    files["report.html"] = format_html(title, facts, read, pictures).encode()
+    files[MARKDOWN_FILE] = format_markdown(title, facts, read, list(pictures)).encode()
     make_folder(folder)
-    earlier = _of_earlier(folder)
+    earlier_files = _find_earlier_files(folder)
     for name, content in files.items():
         write_bytes(folder / name, content)
-    for name in earlier - files.keys():
+    for name in earlier_files - files.keys():
         (folder / name).unlink(missing_ok=True)
     return "" if can_draw() else NO_FIGURES
 
 
-def _of_earlier(folder: Path) -> set[str]:
-    """What an earlier report left, of which this one may have less; nothing where none was."""
-    if not (folder / PAGE).is_file():
+def _find_earlier_files(folder: Path) -> set[str]:
+    """The files of an earlier report in this folder, which may have had more tables."""
+    if not (folder / MARKDOWN_FILE).is_file():
         return set()
-    names = {f"{table.name}.{kind}" for table in every_table([]) for kind in ("csv", "parquet")}
-    names |= {f"{name}.{kind}" for name in FIGURES for kind in KINDS}
+    names = {f"{table.name}.{kind}" for table in all_tables([]) for kind in ("csv", "parquet")}
+    names |= {f"{name}.{kind}" for name in FIGURES for kind in FILE_KINDS}
     return {name for name in names if (folder / name).is_file()}
 
 
-def as_markdown(title: str, facts: Sequence[str], tables: Sequence[Table], pictures: Sequence[str]) -> str:
+def format_markdown(title: str, facts: Sequence[str], tables: Sequence[Table], pictures: Sequence[str]) -> str:
     """The report for a README or an issue."""
     parts = [f"# {title}", *facts]
     for table in tables:
         sides = [":--" if form == "text" else "--:" for form in table.columns.values()]
         lines = [table.columns, sides, *table.texts()]
-        parts += [f"## {table.title}", "\n".join(f"| {' | '.join(map(_cell, line))} |" for line in lines)]
+        parts += [f"## {table.title}", "\n".join(f"| {' | '.join(map(_escape_cell, line))} |" for line in lines)]
         parts += [table.note] if table.note else []
         parts += [f"![{table.title}]({table.name}.svg)"] if table.name in pictures else []
     return "\n\n".join(parts) + "\n"
 
 
-def as_html(title: str, facts: Sequence[str], tables: Sequence[Table], pictures: Mapping[str, bytes]) -> str:
-    """The report as one page; pictures are inside it."""
+def format_html(title: str, facts: Sequence[str], tables: Sequence[Table], pictures: Mapping[str, bytes]) -> str:
+    """The report as one page with its figures inside."""
     parts = [f"<h1>{escape(title)}</h1>", *(f"<p>{escape(fact)}</p>" for fact in facts)]
     for table in tables:
         parts += [f"<h2>{escape(table.title)}</h2>", f'<div class="wide">{_html_table(table)}</div>']
@@ -96,5 +96,5 @@ def _html_table(table: Table) -> str:
     return f"<table>\n<thead>{line('th', list(table.columns))}</thead>\n<tbody>\n{rows}\n</tbody></table>"
 
 
-def _cell(text: str) -> str:
+def _escape_cell(text: str) -> str:
     return text.replace("|", "\\|").replace("\n", " ")

@@ -1,100 +1,103 @@
-"""What a reader of a report has to know before its first table: by whom, by what and with how many attempts."""
+"""The header of a report: chat models, scores, devices, budgets and warnings."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
 from stark.analysis import published
-from stark.analysis.groups import Group, Key, group
+from stark.analysis.groups import Group, Level, TaskSeed, group_runs
 from stark.analysis.results import RunResult
 from stark.core.records import Kind
 from stark.models.open import describe
-from stark.report.cost_tables import lost_final
+from stark.report.cost_tables import is_not_confirmed
 
-LISTED = 20  # tasks that are named in a sentence
+MAX_NAMED_TASKS = 20  # tasks that are named in a sentence
 
 
-def facts_of(results: Sequence[RunResult]) -> list[str]:
-    """What a reader has to know before the first table."""
+def header_facts(results: Sequence[RunResult]) -> list[str]:
+    """The sentences before the first table."""
     scores = " and ".join(sorted({run.score for run in results}))
     devices = " and ".join(sorted({run.device for run in results}))
     complete = sum(run.complete for run in results)
     return [
         f"{complete} of {len(results)} runs are complete. Score: {scores}. Device: {devices}.",
-        f"Chat models: {models_of(results)}.",
-        timing_of(results),
-        *missing_of(results),
-        *budgets_of(results),
-        *coverage_of(results),
-        f"The paper's rows: A100 40 GB, Claude Sonnet 4, {published.B} attempts, KernelBench's protocol of its time.",
+        f"Chat models: {format_models(results)}.",
+        describe_timing(results),
+        *describe_missing(results),
+        *describe_budgets(results),
+        *warn_of_coverage(results),
+        f"The paper's rows: A100 40 GB, Claude Sonnet 4, {published.ATTEMPTS} attempts, KernelBench at that time.",
     ]
 
 
-def models_of(results: Sequence[RunResult]) -> str:
-    """Who was asked in these runs, so that nobody takes what is none for an LLM."""
-    return ", ".join(sorted({describe(name) for run in results for name in run.models})) or "none was asked"
+def format_models(results: Sequence[RunResult]) -> str:
+    """List the models that were called, and mark those that are no LLM."""
+    return ", ".join(sorted({describe(name) for run in results for name in run.models})) or "none"
 
 
-def timing_of(results: Sequence[RunResult]) -> str:
-    """What success and speed were measured by, so that nobody takes a search's luckiest time for a final."""
-    counted = [
-        run for run in results if run.complete and run.kind != Kind.RESCORED
-    ]  # whose winners are those of searches
+def describe_timing(results: Sequence[RunResult]) -> str:
+    """State how many winners were confirmed in a final check, and how many have only the time of the search."""
+    counted = [run for run in results if run.complete and run.kind != Kind.RESCORED]  # rescored: the same winners
     solved = [run.metrics for run in counted if run.metrics and run.metrics.success]
-    in_turns, lost = sum(one.in_turns for one in solved), sum(map(lost_final, counted))
-    parts = [f"Success and speed-ups are those of finals, timed in turns with eager, for {in_turns} winners"]
-    if len(solved) > in_turns:
-        parts.append(f"{len(solved) - in_turns} had none and count with the best time of the search, partly luck")
+    timed_in_turns, lost = sum(one.timed_in_turns for one in solved), sum(map(is_not_confirmed, counted))
+    parts = [f"{timed_in_turns} winners passed the final check, timed in turns with eager"]
+    if len(solved) > timed_in_turns:
+        parts.append(f"{len(solved) - timed_in_turns} had no final check and count with the search's best time")
     if lost:
-        parts.append(f"{lost} runs had kernels of which none held in its final, and count as failed")
+        parts.append(f"{lost} runs had a winner that was not confirmed, and count as failed")
     return "; ".join(parts) + "."
 
 
-def missing_of(results: Sequence[RunResult]) -> list[str]:
-    """The tasks another tool made no kernel for."""
+def describe_missing(results: Sequence[RunResult]) -> list[str]:
+    """Name the tasks for which another tool made no kernel."""
     found: dict[str, list[str]] = {}
     for run in results:
-        if run.complete and run.missing and run.task not in found.setdefault(run.method, []):
+        if run.complete and run.is_missing and run.task not in found.setdefault(run.method, []):
             found[run.method].append(run.task)
     return [
-        f"{method} has no kernel for {len(tasks)} tasks, which count as failed and in no rate over attempts: "
-        f"{', '.join(tasks[:LISTED])}{f' and {len(tasks) - LISTED} more' if len(tasks) > LISTED else ''}."
+        f"{method} has no kernel for {len(tasks)} tasks, which count as failed but in no rate over attempts: "
+        f"{_format_tasks(tasks)}."
         for method, tasks in found.items()
     ]
 
 
-def budgets_of(results: Sequence[RunResult]) -> list[str]:
-    """How many attempts the runs had, without which no success means anything."""
-    groups = group(results)
-    numbers = sorted({number for each in groups for number in each.allowed})
+def describe_budgets(results: Sequence[RunResult]) -> list[str]:
+    """State the attempts per run."""
+    groups = group_runs(results)
+    numbers = sorted({number for each in groups for number in each.allowed_attempts})
     if not numbers:
         return []
-    return [f"Attempts per run (B): {', '.join(map(str, numbers))}. {budgets_differ(groups)}".rstrip()]
+    return [f"Attempts per run (B): {', '.join(map(str, numbers))}. {warn_of_budgets(groups)}".rstrip()]
 
 
-def budgets_differ(groups: Sequence[Group]) -> str:
-    """A warning where the runs of a report had unlike chances; nothing where they had the same."""
-    found = {number for each in groups for number in each.allowed}
+def warn_of_budgets(groups: Sequence[Group]) -> str:
+    """Warn if the runs had different budgets."""
+    found = {number for each in groups for number in each.allowed_attempts}
     if len(found) < 2:
         return ""
-    return f"Warning: runs with unlike budgets, from {min(found)} to {max(found)} attempts, are not comparable."
+    return f"Warning: runs with different budgets, from {min(found)} to {max(found)} attempts, are not comparable."
 
 
-def coverage_of(results: Sequence[RunResult]) -> list[str]:
-    """A warning for every level whose methods do not count on the same tasks and seeds, as in half a grid."""
-    found: dict[tuple[str, str], dict[str, set[Key]]] = {}
+def warn_of_coverage(results: Sequence[RunResult]) -> list[str]:
+    """Warn of every level whose methods are not complete on the same tasks and seeds."""
+    found: dict[tuple[str, str], dict[str, set[TaskSeed]]] = {}
     for run in results:
-        level = "the own tasks" if run.level is None else f"level {run.level}"
-        counted = found.setdefault((level, run.score), {}).setdefault(run.method, set())
+        counted = found.setdefault((Level(run.level).title, run.score), {}).setdefault(run.method, set())
         if run.complete:
             counted.add((run.task, run.seed))
     return [
-        f"Warning: the methods on {level} by {score} have not the same tasks and seeds complete, so that their rows "
-        f"are not comparable: {_counts(methods)}; {len(set.intersection(*methods.values()))} in common."
+        f"Warning: the methods on {level} by {score} are not complete on the same tasks and seeds, so their rows are "
+        f"not comparable: {_format_counts(methods)}; {len(set.intersection(*methods.values()))} in common."
         for (level, score), methods in sorted(found.items())
         if len(set(map(frozenset, methods.values()))) > 1
     ]
 
 
-def _counts(methods: Mapping[str, set[Key]]) -> str:
+def _format_tasks(tasks: Sequence[str]) -> str:
+    named = ", ".join(tasks[:MAX_NAMED_TASKS])
+    more = len(tasks) - MAX_NAMED_TASKS
+    return f"{named} and {more} more" if more > 0 else named
+
+
+def _format_counts(methods: Mapping[str, set[TaskSeed]]) -> str:
     return ", ".join(f"{method} {len(keys)}" for method, keys in sorted(methods.items()))

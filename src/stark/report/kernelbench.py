@@ -1,4 +1,4 @@
-"""Results in the layout of KernelBench's ``eval_results.json``, for tools that read it."""
+"""Writes results in the layout of KernelBench's ``eval_results.json``, for tools that read it."""
 
 from __future__ import annotations
 
@@ -17,22 +17,22 @@ from stark_worker.protocol.errors import Outcome
 from stark_worker.protocol.report import Timing
 from stark_worker.protocol.request import Score
 
-MISSING_MS = -1.0  # what that layout says where there is no runtime
-FIRST = 1  # the node that sample 0 of another tool becomes
+MISSING_MS = -1.0  # KernelBench's value for no runtime
+FIRST_NODE = 1  # sample 0 of another tool
 
 Timings = Mapping[tuple[str, int], Timing]  # by run and node
 
 
-def told_as_mean(results: Sequence[RunResult]) -> list[str]:
-    """The runs whose samples are needed: KernelBench tells the mean of a runtime, and so does its score."""
-    return [run.run_id for run in results if run.score.startswith(Score.KERNELBENCH)]
+def runs_scored_by_mean(results: Sequence[RunResult]) -> list[str]:
+    """The runs whose samples are needed, because KernelBench's rules report the mean runtime."""
+    return [run.run_id for run in results if run.rules is Score.KERNELBENCH]
 
 
 def write_eval_results(folder: Path, results: Sequence[RunResult], timings: Timings | None = None) -> list[Path]:
-    """One folder per level, method, seed and score, each with an ``eval_results.json``.
+    """Write one folder per level, method, seed and score, each with an ``eval_results.json``.
 
-    KernelBench's own analysis looks at sample 0 alone, and at one level at a time. Where there are ``timings`` the
-    runtime is their mean, otherwise the median.
+    KernelBench's own analysis reads only sample 0, one level at a time. The runtime is the mean of ``timings``, or the
+    median for runs without them.
     """
     found: dict[str, dict[int, list[dict[str, Any]]]] = {}
     for run in results:
@@ -49,16 +49,18 @@ def write_eval_results(folder: Path, results: Sequence[RunResult], timings: Timi
 
 
 def _samples(run: RunResult, timings: Timings) -> list[dict[str, Any]]:
-    """The winner of a search as its one sample, as its final judged it: its attempts build on each other, so that the
-    rest are no samples beside it. Kernels of another tool under the numbers it gave them."""
+    """The confirmed winner of a search as its only sample; kernels of another tool under their own numbers.
+
+    The other attempts of a search are no samples, because attempts build on each other.
+    """
     made = sorted((each for each in run.judgements if each.id != ROOT_ID), key=lambda each: each.id)
     if run.kind == Kind.JUDGED and made:
-        return [_sample(each.id - FIRST, each, run, timings.get((run.run_id, each.id))) for each in made]
+        return [_sample(each.id - FIRST_NODE, each, run, timings.get((run.run_id, each.id))) for each in made]
     best = min(made, key=lambda each: (each.runtime_ms is None, each.runtime_ms or 0.0), default=None)
     if run.final is not None:
-        # the winner of a search by the other score is the only node there
+        # A rescored winner is the only node of its run.
         best = next((each for each in made if each.id == run.final.node_id), best)
-    if best is None:  # nobody has made any, which that layout has no word for
+    if best is None:  # no kernel was made; the layout has no value for that
         return [_sample(0, Judgement(ROOT_ID, Role.OTHER, Outcome.UNUSABLE_REPLY), run, None)]
     return [_winner(best, run, timings)]
 
@@ -69,7 +71,7 @@ def _winner(winner: Judgement, run: RunResult, timings: Timings) -> dict[str, An
     report = run.final.report
     runtime_ms = report.timing.median_ms if report.timing else None
     judged = replace(winner, outcome=report.outcome, runtime_ms=runtime_ms, built=report.built)
-    return _sample(0, judged, run, report.timing if told_as_mean([run]) else None)
+    return _sample(0, judged, run, report.timing if runs_scored_by_mean([run]) else None)
 
 
 def _sample(number: int, each: Judgement, run: RunResult, timing: Timing | None) -> dict[str, Any]:
@@ -90,14 +92,14 @@ def _sample(number: int, each: Judgement, run: RunResult, timing: Timing | None)
 
 
 def _best_of(run: RunResult) -> int:
-    """How many kernels a sample was chosen from. A winner that was judged again had the budget of its search."""
+    """Number of kernels a sample was chosen from. A rescored winner has the budget of its search."""
     if run.kind == Kind.JUDGED:
         return 1
     return run.budget if run.kind == Kind.RESCORED else len(run.judgements) - 1
 
 
 def _spread(timing: Timing | None) -> dict[str, float]:
-    """What that layout says of the samples besides."""
+    """The statistics of the samples."""
     if timing is None:
         return {}
     samples = timing.samples_ms

@@ -1,4 +1,4 @@
-"""The reference page, written from the code: every setting, every command with its options, every exit code."""
+"""Writes the reference page from the code: settings, commands with options, exit codes."""
 
 from __future__ import annotations
 
@@ -29,21 +29,21 @@ def reference_page(commands: TyperGroup) -> str:
     """The whole page as Markdown."""
     parts = [
         "# Reference",
-        "Written by `scripts/reference` from the code; a test compares the two. "
+        "`scripts/reference` writes this page from the code; a test compares the two. "
         "[Settings](#settings) · [Grids](#grids) · [Commands](#commands) · [Exit codes](#exit-codes) · "
         "[Worker](#worker)",
         "## Settings",
-        "A TOML file (`--config FILE`, see [configs](../configs)), then `--set a.b=c`, then a command's own options; "
-        "the later prevails. `stark config` prints the effective values.",
+        "Settings come from a TOML file (`--config FILE`, see [configs](../configs)), then `--set a.b=c`, then a "
+        "command's own options; the last one wins. `stark config` prints the effective values.",
         *_settings(),
         "## Grids",
-        "A TOML file for `stark bench --grid FILE`; the command's own options prevail.",
+        "A TOML file for `stark bench --grid FILE`; the command's own options win.",
         _grid(),
         "## Commands",
         *_commands(commands),
         "## Exit codes",
         _table(["code", "meaning"], [[code, text] for code, text in _EXIT_CODE.findall(_one_line(commands.epilog))]),
-        "Every foreseen failure is one of these errors, with a sentence on what happened and one on what to do next:",
+        "Every expected failure is one of these errors. It states what failed and what to do next:",
         _block((errors.__doc__ or "").partition("\n\n")[2]),
         "## Worker",
         _block(worker.__doc__ or ""),
@@ -55,7 +55,7 @@ def reference_page(commands: TyperGroup) -> str:
 
 
 def _settings() -> Iterator[str]:
-    """A table per kind of group: the four roles have the same settings, so they share one."""
+    """One table per kind of group; the four roles share one."""
     by_kind: dict[type[Group], list[Named]] = {}
     for name, group in _groups("", Settings()):
         by_kind.setdefault(type(group), []).append((name, group))
@@ -102,7 +102,7 @@ def _type(field: FieldInfo) -> str:
 
 
 def _words(kind: Any) -> str:
-    """A type as a person would say it."""
+    """A type in words."""
     arguments = typing.get_args(kind)
     if typing.get_origin(kind) is typing.Literal:
         return " or ".join(f"`{choice}`" for choice in arguments)

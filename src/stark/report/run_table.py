@@ -1,14 +1,14 @@
-"""The table that has a row for every run: for other programs, and for who wants to know about one task."""
+"""The table with one row per run, for other programs and for questions about one task."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from stark.analysis.groups import SHORT
+from stark.analysis.groups import BASELINE_LABELS
 from stark.analysis.results import RunResult
 from stark.core.tree import Role
-from stark.report.cost_tables import HOUR_S, became
+from stark.report.cost_tables import HOUR_S, classify_run
 from stark.report.table import Table
 
 FIRST = {"task": "text", "score": "text", "method": "text", "seed": "count", "kind": "text", "ended": "text"}
@@ -18,23 +18,26 @@ SPENT = {"calls": "count", "tokens in": "count", "tokens out": "count", "money":
 
 
 def runs_table(results: Sequence[RunResult]) -> Table:
-    """What became of every run, complete or not: its figures, its time, and what each role has spent."""
+    """The outcome, figures, time and cost per role of every run, complete or not."""
     roles = sorted({role for run in results for role in run.usage})
-    columns = {**FIRST, **FIGURES, **{f"speed {name}": "times" for name in SHORT.values()}, **TIMES}
+    columns = {**FIRST, **FIGURES, **{f"speed {name}": "times" for name in BASELINE_LABELS.values()}, **TIMES}
     columns |= {f"{role} {name}": form for role in roles for name, form in SPENT.items()}
     rows = [(*_made(run), *_times(run), *_spent(run, roles)) for run in results]
-    note = "The reference's time is that beside the best kernel. Runs without an end are unfinished, and not counted."
-    return Table("runs", "Every run", columns, rows, note, listing=True)
+    note = (
+        "The reference's time was measured in turns with the best kernel. Runs that have not ended are unfinished and "
+        "do not count."
+    )
+    return Table("runs", "Every run", columns, rows, note, is_listing=True)
 
 
 def _made(run: RunResult) -> Iterator[Any]:
-    yield from (run.task, run.score, run.method, run.seed, str(run.kind), became(run))
+    yield from (run.task, run.score, run.method, run.seed, str(run.kind), str(classify_run(run)))
     found = run.metrics
     if found is None:
         yield from [None] * len(FIGURES)
     else:
-        yield from (found.attempts, found.compiled, found.correct, found.beside_ms, found.best_ms)
-    yield from (run.speedup(name) if name in run.baselines else None for name in SHORT)
+        yield from (found.attempts, found.compiled, found.correct, found.paired_root_ms, found.best_ms)
+    yield from (run.speedup(name) if name in run.baselines else None for name in BASELINE_LABELS)
 
 
 def _times(run: RunResult) -> Iterator[float | None]:

@@ -1,4 +1,4 @@
-"""A table as every output shows it: raw values with a form per column."""
+"""A table for every output: raw values, with a form per column."""
 
 from __future__ import annotations
 
@@ -18,38 +18,39 @@ FORMS: dict[str, Callable[[Any], str]] = {
     "money, if any": lambda value: f"${value:,.2f}",
     "hours": lambda value: f"{value:.2f}",
 }
-WHOLE = {"text", "count"}  # forms of values that have no fraction
-NONE = {"money": "unknown"}  # as what a value of None is shown; otherwise as nothing
+UNCONVERTED_FORMS = {"text", "count"}  # all others become floats in files
+NONE_TEXT = {"money": "unknown"}  # text of None by form; empty for all others
 
 
 @dataclass(frozen=True)
 class Table:
-    """``columns`` maps a column's name to the form of its values. A value of None is not known or does not apply."""
+    """``columns`` maps a column's name to the form of its values. None is unknown or does not apply."""
 
     name: str
     title: str
     columns: dict[str, str]
     rows: Sequence[Row]
     note: str = ""
-    listing: bool = False  # as long as there are runs: for CSV and Parquet, and for who asks for it by name
+    is_listing: bool = False  # one row per run: only in CSV and Parquet files, or if asked for by name
 
     def texts(self) -> list[list[str]]:
-        """The rows as a person reads them."""
+        """The rows as formatted text."""
         return [
-            [_shown(form, value) for form, value in zip(self.columns.values(), row, strict=True)] for row in self.rows
+            [_format_value(form, value) for form, value in zip(self.columns.values(), row, strict=True)]
+            for row in self.rows
         ]
 
     def records(self) -> list[dict[str, Any]]:
-        """The rows as a program reads them, in a file of whatever kind: a column is of one type."""
+        """The rows as raw values, one type per column."""
         return [
-            {name: _exact(form, value) for (name, form), value in zip(self.columns.items(), row, strict=True)}
+            {name: _raw_value(form, value) for (name, form), value in zip(self.columns.items(), row, strict=True)}
             for row in self.rows
         ]
 
 
-def _shown(form: str, value: Any) -> str:
-    return NONE.get(form, "") if value is None else FORMS[form](value)
+def _format_value(form: str, value: Any) -> str:
+    return NONE_TEXT.get(form, "") if value is None else FORMS[form](value)
 
 
-def _exact(form: str, value: Any) -> Any:
-    return value if value is None or form in WHOLE else float(value)
+def _raw_value(form: str, value: Any) -> Any:
+    return value if value is None or form in UNCONVERTED_FORMS else float(value)

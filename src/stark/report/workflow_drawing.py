@@ -1,4 +1,4 @@
-"""A workflow's graph as a picture: SVG, or Mermaid for documents."""
+"""Draws a workflow's graph as SVG or Mermaid."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ Edge = tuple[str, str, str]  # from, to, label
 WIDTH, HEIGHT, GAP_X, GAP_Y, MARGIN = 120, 40, 60, 70, 30
 
 
-def as_mermaid(edges: Sequence[Edge]) -> str:
+def format_mermaid(edges: Sequence[Edge]) -> str:
     """The graph as a Mermaid flow chart."""
     lines = ["flowchart TD"]
     for start, end, label in edges:
         arrow = f"-- {label} -->" if label else "-->"
-        lines.append(f"    {_plain(start)} {arrow} {_plain(end)}")
+        lines.append(f"    {_display_name(start)} {arrow} {_display_name(end)}")
     return "\n".join(lines) + "\n"
 
 
-def as_svg(edges: Sequence[Edge]) -> str:
-    """The graph as a drawing in layers, each node as deep as the longest way to it."""
+def format_svg(edges: Sequence[Edge]) -> str:
+    """The graph as a layered drawing; the depth of a node is the longest path to it."""
     layers = _layers(edges)
     widest = max(len(layer) for layer in layers)
     width = 2 * MARGIN + widest * WIDTH + (widest - 1) * GAP_X
@@ -44,7 +44,7 @@ def as_svg(edges: Sequence[Edge]) -> str:
 
 
 def _layers(edges: Sequence[Edge]) -> list[list[str]]:
-    """Nodes by depth. The graphs drawn here have no cycles, so as many rounds as edges settle every depth."""
+    """Nodes by depth. Without cycles, as many rounds as edges settle every depth."""
     depth: dict[str, int] = {}
     for start, end, _ in edges:
         depth.setdefault(start, 0)
@@ -77,8 +77,11 @@ def _draw_node(name: str, x: float, y: float) -> str:
         f'<rect x="{x - WIDTH / 2:.0f}" y="{y:.0f}" width="{WIDTH}" height="{HEIGHT}" rx="{20 if terminal else 6}" '
         f'fill="{"#eee" if terminal else "#e3f0ff"}" stroke="#36c"/>'
     )
-    return shape + f'<text x="{x:.0f}" y="{y + HEIGHT / 2 + 5:.0f}" text-anchor="middle">{escape(_plain(name))}</text>'
+    return (
+        shape
+        + f'<text x="{x:.0f}" y="{y + HEIGHT / 2 + 5:.0f}" text-anchor="middle">{escape(_display_name(name))}</text>'
+    )
 
 
-def _plain(name: str) -> str:
+def _display_name(name: str) -> str:
     return {"__start__": "begin", "__end__": "done"}.get(name, name)

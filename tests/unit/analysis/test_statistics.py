@@ -9,7 +9,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stark.analysis.statistics import ENOUGH, FEWEST, SIGNIFICANT, interval, permutation_test, rate_interval, sign_p
+from stark.analysis.statistics import (
+    MIN_PAIRS,
+    MIN_TASKS,
+    SIGNIFICANCE_LEVEL,
+    mean_interval,
+    permutation_test,
+    rate_interval,
+    sign_test,
+)
 
 VALUES = st.lists(st.lists(st.floats(-10, 10), min_size=1, max_size=3), min_size=1, max_size=8)
 RATES = st.lists(st.lists(st.sampled_from((0.0, 1.0)), min_size=1, max_size=3), min_size=1, max_size=8)
@@ -18,14 +26,14 @@ RATES = st.lists(st.lists(st.sampled_from((0.0, 1.0)), min_size=1, max_size=3), 
 @given(groups=VALUES)
 def test_an_interval_is_about_the_mean_and_reproducible(groups):
     flat = [value for group in groups for value in group]
-    found = interval(groups)
+    found = mean_interval(groups)
     if found is None:
         means = [sum(group) / len(group) for group in groups]
-        assert len(groups) < FEWEST or max(means) - min(means) < 1e-6, "it cannot tell"
+        assert len(groups) < MIN_TASKS or max(means) - min(means) < 1e-6, "it cannot tell"
         return
     low, high = found
     assert (low + high) / 2 == pytest.approx(sum(flat) / len(flat), abs=1e-9)
-    assert interval(groups) == (low, high)
+    assert mean_interval(groups) == (low, high)
 
 
 @pytest.mark.parametrize(("tasks", "quantile"), [(5, 2.77645), (6, 2.57058), (14, 2.16037), (101, 1.98397)])
@@ -33,14 +41,17 @@ def test_the_mean_of_tasks_has_students_interval(tasks, quantile):
     """The quantiles are from a printed table, odd and even degrees of freedom."""
     values = [float(number) for number in range(tasks)]
     mean, error = (tasks - 1) / 2, math.sqrt((tasks + 1) / 12)  # of evenly spaced numbers
-    low, high = interval([[value] for value in values])
+    low, high = mean_interval([[value] for value in values])
     assert (low, high) == pytest.approx((mean - quantile * error, mean + quantile * error), abs=1e-4)
-    assert interval([[value] * 3 for value in values]) == pytest.approx((low, high)), "seeds are no tasks"
+    assert mean_interval([[value] * 3 for value in values]) == pytest.approx((low, high)), "seeds are no tasks"
 
 
 def test_a_task_with_more_seeds_pulls_the_mean_further():
     """Figures are means of runs, so that is what the doubt is about."""
-    even, uneven = interval([[0.0], [0.0], [0.0], [0.0], [1.0]]), interval([[0.0], [0.0], [0.0], [0.0], [1.0] * 3])
+    even, uneven = (
+        mean_interval([[0.0], [0.0], [0.0], [0.0], [1.0]]),
+        mean_interval([[0.0], [0.0], [0.0], [0.0], [1.0] * 3]),
+    )
     assert uneven[1] - uneven[0] > even[1] - even[0]
 
 
@@ -66,7 +77,7 @@ def test_more_tasks_make_an_interval_narrower():
     rng = Random(0)
     widths = []
     for count in (10, 1000):
-        low, high = interval([[rng.gauss(0, 1)] for _ in range(count)])
+        low, high = mean_interval([[rng.gauss(0, 1)] for _ in range(count)])
         widths.append(high - low)
     assert widths[1] < widths[0] / 5
 
@@ -74,7 +85,7 @@ def test_more_tasks_make_an_interval_narrower():
 @pytest.mark.parametrize("tasks", [5, 8, 14])
 def test_an_interval_covers_the_truth_as_often_as_it_says(tasks):
     rng = Random(1)
-    found = [interval([[rng.gauss(0.3, 0.5)] for _ in range(tasks)]) for _ in range(1_000)]
+    found = [mean_interval([[rng.gauss(0.3, 0.5)] for _ in range(tasks)]) for _ in range(1_000)]
     assert sum(low <= 0.3 <= high for low, high in found) / len(found) == pytest.approx(0.95, abs=0.02)
 
 
@@ -87,7 +98,7 @@ def test_where_half_of_the_tasks_count_as_1_an_interval_is_too_narrow(tasks, sha
         return max(0.0, rng.gauss(0.0, 0.6))
 
     truth = 0.6 / math.sqrt(2 * math.pi)
-    found = filter(None, (interval([[kept_log()] for _ in range(tasks)]) for _ in range(2_000)))
+    found = filter(None, (mean_interval([[kept_log()] for _ in range(tasks)]) for _ in range(2_000)))
     hits = [low <= truth <= high for low, high in found]
     assert sum(hits) / len(hits) == pytest.approx(share, abs=0.015)
 
@@ -102,15 +113,15 @@ def test_the_interval_of_a_difference_covers_it_as_often_as_it_says(tasks):
 def test_of_many_normal_differences_the_test_has_students_interval():
     rng = Random(5)
     differences = [rng.gauss(0.3, 0.5) for _ in range(40)]
-    assert permutation_test(differences)[1] == pytest.approx(interval([[one] for one in differences]), abs=0.01)
+    assert permutation_test(differences)[1] == pytest.approx(mean_interval([[one] for one in differences]), abs=0.01)
 
 
 def test_the_doubt_is_that_of_tasks():
     """Tasks that hardly differ while their seeds do leave less doubt than tasks that differ."""
-    of_seeds = interval([[0.0, 2.0], [0.1, 2.1]] * 4)
-    of_tasks = interval([[0.0, 0.1], [2.0, 2.1]] * 4)
+    of_seeds = mean_interval([[0.0, 2.0], [0.1, 2.1]] * 4)
+    of_tasks = mean_interval([[0.0, 0.1], [2.0, 2.1]] * 4)
     assert of_seeds[1] - of_seeds[0] < of_tasks[1] - of_tasks[0]
-    assert interval([[0.0, 2.0]] * 8) is None, "tasks that do not differ at all show no doubt, and there is some"
+    assert mean_interval([[0.0, 2.0]] * 8) is None, "tasks that do not differ at all show no doubt, and there is some"
 
 
 @pytest.mark.parametrize(
@@ -147,9 +158,9 @@ def test_a_p_value_is_one_and_does_not_care_for_direction(differences):
 def test_an_interval_never_contradicts_its_test(differences, shift):
     p, bounds = permutation_test([value + shift for value in differences])
     if bounds is None:
-        assert len(differences) < ENOUGH or max(differences) - min(differences) < 1e-8
+        assert len(differences) < MIN_PAIRS or max(differences) - min(differences) < 1e-8
         return
-    assert (bounds[0] <= 0 <= bounds[1]) == (p >= SIGNIFICANT)
+    assert (bounds[0] <= 0 <= bounds[1]) == (p >= SIGNIFICANCE_LEVEL)
     assert bounds[0] <= sum(differences) / len(differences) + shift <= bounds[1]
 
 
@@ -157,7 +168,7 @@ def test_an_interval_by_sampling_does_not_contradict_its_test_either():
     rng = Random(3)
     for _ in range(10):
         p, (low, high) = permutation_test([rng.gauss(0.4, 1) for _ in range(20)])
-        assert (low <= 0 <= high) == (p >= SIGNIFICANT)
+        assert (low <= 0 <= high) == (p >= SIGNIFICANCE_LEVEL)
 
 
 @pytest.mark.parametrize(
@@ -165,9 +176,9 @@ def test_an_interval_by_sampling_does_not_contradict_its_test_either():
     [(0, 0, 1.0), (0, 5, 2 / 32), (6, 0, 2 / 64), (1, 7, 18 / 256), (3, 3, 1.0), (0, 20, 2.0**-19)],
 )
 def test_outcomes_are_tested_by_their_signs(one, other, p):
-    assert sign_p(one, other) == sign_p(other, one) == p
+    assert sign_test(one, other) == sign_test(other, one) == p
 
 
 @given(one=st.integers(0, 6), other=st.integers(0, 6))
 def test_outcomes_are_differences_of_one_size(one, other):
-    assert sign_p(one, other) == permutation_test([1.0] * one + [-1.0] * other or [0.0])[0]
+    assert sign_test(one, other) == permutation_test([1.0] * one + [-1.0] * other or [0.0])[0]

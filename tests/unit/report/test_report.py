@@ -12,22 +12,22 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stark.analysis.comparison import _told, compare
-from stark.analysis.groups import group
-from stark.analysis.metrics import measure
+from stark.analysis.comparison import compare, format_p
+from stark.analysis.groups import group_runs
+from stark.analysis.metrics import compute_metrics
 from stark.analysis.published import TABLE_1
 from stark.analysis.results import RunResult
 from stark.core.chat import Usage
 from stark.core.errors import UsageError
-from stark.core.records import Ending, Final, RoleUsage
+from stark.core.records import Ending, EndReason, Final, RoleUsage
 from stark.core.table_files import read_rows
 from stark.core.tree import Judgement, Role
-from stark.report.comparison_tables import comparison_tables, conditions
-from stark.report.figures import draw
-from stark.report.files import as_html, as_markdown, write_report
-from stark.report.header import facts_of
-from stark.report.kernelbench import told_as_mean, write_eval_results
-from stark.report.paper_tables import tables
+from stark.report.comparison_tables import comparison_tables, describe_store
+from stark.report.figures import draw_figures
+from stark.report.files import format_html, format_markdown, write_report
+from stark.report.header import header_facts
+from stark.report.kernelbench import runs_scored_by_mean, write_eval_results
+from stark.report.paper_tables import filled_tables
 from stark_worker.protocol.errors import Outcome
 from stark_worker.protocol.report import EvalReport, Timing
 from stark_worker.protocol.request import Score
@@ -50,11 +50,13 @@ def a_result(number=1, method="stark", times=(20.0, None, 5.0), **changes) -> Ru
         level=1,
         number=number,
         method=method,
+        base_method=method.partition(" (")[0],
         seed=0,
         score="verified",
+        rules=Score.KERNELBENCH if str(changes.get("score")).startswith("kernelbench") else Score.VERIFIED,
         budget=len(times),
-        metrics=measure(judgements),
-        ending=Ending("attempts"),
+        metrics=compute_metrics(judgements),
+        ending=Ending(EndReason.DONE),
         degenerate="",
         usage={Role.PLAN: RoleUsage(2, Usage(100, 10), 0.5, 3.0), Role.CODE: RoleUsage(3, Usage(200, 20), 0.25, 4.0)},
         evaluation_s=6.0,
@@ -66,26 +68,30 @@ def a_result(number=1, method="stark", times=(20.0, None, 5.0), **changes) -> Ru
     return replace(result, **changes)
 
 
-def a_final(ms, rival_ms=12.0, node_id=3) -> Final:
+def a_final(ms, opponent_ms=12.0, node_id=3) -> Final:
     """The last word on a winner: None for one that does not hold."""
-    held = EvalReport(Outcome.OK, Timing((ms,)), rival=Timing((rival_ms,))) if ms else EvalReport(Outcome.WRONG_RESULT)
+    held = (
+        EvalReport(Outcome.OK, Timing((ms,)), opponent=Timing((opponent_ms,)))
+        if ms
+        else EvalReport(Outcome.WRONG_RESULT)
+    )
     return Final(node_id, Score.VERIFIED, held, EvalReport(Outcome.CRASH))
 
 
 def confirmed(run: RunResult, final: Final) -> RunResult:
-    return replace(run, final=final, metrics=measure(run.judgements, final))
+    return replace(run, final=final, metrics=compute_metrics(run.judgements, final))
 
 
 def rows_of(results, name):
-    (table,) = (table for table in tables(results) if table.name == name)
+    (table,) = (table for table in filled_tables(results) if table.name == name)
     return table.records()
 
 
 def test_a_report_names_the_models_of_its_runs_and_which_are_no_llm():
     runs = [a_result(1, models=("playbook:7",)), a_result(2, models=("openai:gpt-5", "playbook:7")), a_result(3)]
-    (told,) = [fact for fact in facts_of(runs) if "models" in fact]
+    (told,) = [fact for fact in header_facts(runs) if "models" in fact]
     assert told == "Chat models: openai:gpt-5, playbook:7 (no LLM: a library of moves)."
-    assert "Chat models: none was asked." in facts_of([a_result(1)])
+    assert "Chat models: none." in header_facts([a_result(1)])
 
 
 def test_table_1_has_our_figures_and_the_papers():
@@ -113,7 +119,7 @@ def test_columns_over_fewer_runs_say_over_how_many():
     assert theirs["runs compile"] is None
     assert rows_of(results, "table-3")[0]["runs compile"] == 2
     assert [row["runs"] for row in rows_of(results, "averages")] == [3, 2, 3]
-    (table,) = (table for table in tables(results) if table.name == "table-1")
+    (table,) = (table for table in filled_tables(results) if table.name == "table-1")
     assert "Not every task has a time of compile" in table.note
     assert "runs compile" not in rows_of([a_result(1)], "table-1")[0]
 
@@ -125,7 +131,7 @@ def test_baselines_without_a_time_are_listed():
     found = [(row["task"], row["baseline"], row["why"]) for row in rows_of([a_result(1), failed, late], "baselines")]
     assert found == [("level1/2_Task", DEFAULT, "compile error"), ("level1/3_Task", TUNED, "not measured")]
     unasked = [a_result(number, baselines=eager) for number in (1, 2)]
-    assert "baselines" not in {table.name for table in tables(unasked)}, "nobody wanted them"
+    assert "baselines" not in {table.name for table in filled_tables(unasked)}, "nobody wanted them"
 
 
 def test_a_final_has_the_last_word_on_speed_and_success():
@@ -135,7 +141,7 @@ def test_a_final_has_the_last_word_on_speed_and_success():
     assert (row["success"], row["fast_1 eager"], row["speed eager"]) == (0.5, 0.5, 1.5)
     assert (row["speed compile"], row["speed max-autotune"]) == (0.75, pytest.approx(0.6))
     (row,) = rows_of([held, lost], "endings")
-    assert (row["solved"], row["no final held"], row["no correct kernel"]) == (1, 1, 0)
+    assert (row["solved"], row["winner not confirmed"], row["no correct kernel"]) == (1, 1, 0)
     (row,) = rows_of([held, lost], "so-far")
     assert row["after 3"] == pytest.approx(2.0), "a curve is the search's own"
     assert rows_of([held, confirmed(a_result(1, "sampling"), a_final(12.0))], "figure-1")[0]["mean"] == 1.5
@@ -143,11 +149,12 @@ def test_a_final_has_the_last_word_on_speed_and_success():
 
 def test_a_report_says_which_speed_ups_no_final_confirms():
     held, lost = confirmed(a_result(1), a_final(8.0)), confirmed(a_result(2), a_final(None))
-    (told,) = [fact for fact in facts_of([held]) if "finals" in fact]
-    assert told == "Success and speed-ups are those of finals, timed in turns with eager, for 1 winners."
-    (told,) = [fact for fact in facts_of([held, a_result(3), lost, a_result(4, times=(None,))]) if "finals" in fact]
-    assert "; 1 had none and count with the best time of the search" in told
-    assert "; 1 runs had kernels of which none held" in told
+    (fact,) = [fact for fact in header_facts([held]) if "final check" in fact]
+    assert fact == "1 winners passed the final check, timed in turns with eager."
+    results = [held, a_result(3), lost, a_result(4, times=(None,))]
+    (fact,) = [fact for fact in header_facts(results) if "final check" in fact]
+    assert "; 1 had no final check and count with the search's best time" in fact
+    assert "; 1 runs had a winner that was not confirmed" in fact
 
 
 def test_table_2_counts_attempts():
@@ -165,7 +172,7 @@ def test_table_3_is_about_our_own_searches():
     results = [a_result(1), a_result(1, "stark (anchors off)"), a_result(1, "reflexion"), judged]
     assert [row["method"] for row in rows_of(results, "table-3")] == ["stark", "stark (anchors off)"]
     assert "theirs" in [row["method"] for row in rows_of(results, "table-1")]
-    assert "table-3" not in [table.name for table in tables([judged])]
+    assert "table-3" not in [table.name for table in filled_tables([judged])]
 
 
 def test_figure_1_pairs_runs_of_the_same_task_and_seed():
@@ -240,7 +247,7 @@ def test_a_rate_of_few_tasks_is_never_sure_and_their_speed_has_no_interval():
     assert success["95 % from"] == pytest.approx(0.438, abs=0.001), "Wilson's of 3 out of 3"
     speed = spread_of(three, "speed, geometric mean")
     assert (speed["95 % from"], speed["to"]) == (None, None)
-    (table,) = (table for table in tables(three) if table.name == "spread")
+    (table,) = (table for table in filled_tables(three) if table.name == "spread")
     assert "fewer than 5 tasks" in table.note
     assert "Success and fast_1 count a failed task as 0" in table.note
 
@@ -264,7 +271,7 @@ def test_fast_p_and_best_so_far():
 
 def test_a_run_without_an_attempt_is_not_solved_in_the_curve():
     """Its money was spent before the first one."""
-    results = [a_result(1, times=(2.5,)), a_result(2, times=(), ending=Ending("money"))]
+    results = [a_result(1, times=(2.5,)), a_result(2, times=(), ending=Ending(EndReason.MONEY))]
     assert rows_of(results, "so-far")[0]["after 1"] == pytest.approx(2.0)
 
 
@@ -276,7 +283,7 @@ def test_money_per_solved_run():
 
 def test_money_of_which_a_part_is_unknown_is_unknown():
     unpriced = {Role.PLAN: RoleUsage(2, Usage(100, 10), None, 3.0), Role.CODE: RoleUsage(3, Usage(200, 20), 0.25, 4.0)}
-    (table,) = (table for table in tables([a_result(1), a_result(2, usage=unpriced)]) if table.name == "cost")
+    (table,) = (table for table in filled_tables([a_result(1), a_result(2, usage=unpriced)]) if table.name == "cost")
     assert {row["role"]: row["money"] for row in table.records()} == {"plan": None, "code": 0.5, "all": None}
     shown = {texts[3]: texts[-2:] for texts in table.texts()}
     assert shown == {"plan": ["unknown", ""], "code": ["$0.50", "$0.25"], "all": ["unknown", ""]}
@@ -286,10 +293,15 @@ def test_failed_tasks_faults_and_exhausted_budgets_are_different_things():
     results = [
         a_result(1),
         a_result(2, times=(None,)),
-        a_result(3, times=(None,), ending=Ending("money")),
-        a_result(4, ending=Ending("fault", "the GPU fell off the bus")),
-        a_result(5, ending=Ending("degenerate", "Zeros are accepted."), metrics=None, degenerate="Zeros are accepted."),
-        a_result(6, ending=Ending("task", "out of memory"), metrics=None),
+        a_result(3, times=(None,), ending=Ending(EndReason.MONEY)),
+        a_result(4, ending=Ending(EndReason.FAULT, "the GPU fell off the bus")),
+        a_result(
+            5,
+            ending=Ending(EndReason.DEGENERATE_TASK, "Zeros are accepted."),
+            metrics=None,
+            degenerate="Zeros are accepted.",
+        ),
+        a_result(6, ending=Ending(EndReason.BROKEN_TASK, "out of memory"), metrics=None),
         a_result(7, ending=None, budget=30),
     ]
     (row,) = rows_of(results, "endings")
@@ -297,7 +309,7 @@ def test_failed_tasks_faults_and_exhausted_budgets_are_different_things():
         "score": "verified",
         "method": "stark",
         "no correct kernel": 2,
-        "no final held": 0,
+        "winner not confirmed": 0,
         "of these solved": 0,
     }
     assert rows_of(results, "table-1")[0]["tasks"] == 3
@@ -305,7 +317,11 @@ def test_failed_tasks_faults_and_exhausted_budgets_are_different_things():
 
 
 def test_a_budget_that_ran_out_is_told_of_solved_runs_too():
-    results = [a_result(1, ending=Ending("money")), a_result(2, times=(None,), ending=Ending("tokens")), a_result(3)]
+    results = [
+        a_result(1, ending=Ending(EndReason.MONEY)),
+        a_result(2, times=(None,), ending=Ending(EndReason.TOKENS)),
+        a_result(3),
+    ]
     (row,) = rows_of(results, "endings")
     assert (row["solved"], row["no correct kernel"]) == (2, 1)
     assert (row["budget exhausted"], row["of these solved"]) == (2, 1)
@@ -316,20 +332,22 @@ def test_a_report_says_how_many_attempts_a_run_had_and_warns_where_they_differ()
         return a_result(number, method, times=(5.0,) * attempts)
 
     same = [had(number, "stark", 30) for number in (1, 2)]
-    assert "Attempts per run (B): 30." in facts_of(same)
+    assert "Attempts per run (B): 30." in header_facts(same)
     assert rows_of(same, "table-1")[0]["attempts per run"] == "30"
-    assert not any("Warning" in table.note for table in tables(same))
+    assert not any("Warning" in table.note for table in filled_tables(same))
     unlike = [*same, had(3, "sampling", 60), had(4, "sampling", 10)]
-    assert any(fact.startswith("Attempts per run (B): 10, 30, 60. Warning:") for fact in facts_of(unlike))
+    assert any(fact.startswith("Attempts per run (B): 10, 30, 60. Warning:") for fact in header_facts(unlike))
     found = {row["method"]: row["attempts per run"] for row in rows_of(unlike, "table-1") if row["score"] == "verified"}
     assert found == {"sampling": "10 to 60", "stark": "30"}
-    assert all("Warning" in table.note for table in tables(unlike) if table.name in ("table-1", "averages", "fast-p"))
+    assert all(
+        "Warning" in table.note for table in filled_tables(unlike) if table.name in ("table-1", "averages", "fast-p")
+    )
 
 
 def test_the_attempts_of_a_run_that_another_limit_ended_are_those_it_made():
-    ended = [a_result(1, times=(5.0,) * 30), a_result(2, times=(5.0,) * 10, budget=30, ending=Ending("money"))]
+    ended = [a_result(1, times=(5.0,) * 30), a_result(2, times=(5.0,) * 10, budget=30, ending=Ending(EndReason.MONEY))]
     assert rows_of(ended, "table-1")[0]["attempts per run"] == "10 to 30"
-    assert any(fact.startswith("Attempts per run (B): 10, 30. Warning:") for fact in facts_of(ended))
+    assert any(fact.startswith("Attempts per run (B): 10, 30. Warning:") for fact in header_facts(ended))
 
 
 @given(
@@ -340,32 +358,32 @@ def test_the_attempts_of_a_run_that_another_limit_ended_are_those_it_made():
     st.booleans(),
 )
 def test_a_search_counts_with_all_its_attempts_or_an_end_that_says_why_not(kind, reason, made, budget, benched):
-    ending = Ending(reason) if reason else None
-    run = a_result(times=(5.0,) * made, kind=kind, budget=budget, ending=ending, benched=benched)
+    ending = Ending(EndReason(reason)) if reason else None
+    run = a_result(times=(5.0,) * made, kind=kind, budget=budget, ending=ending, is_benchmarked=benched)
     assert not (run.complete and benched and ending is None)
     assert not (run.complete and reason in ("stopped", "fault", "task", "degenerate"))
     if kind == "search" and run.complete and reason not in ("money", "tokens"):
-        assert made >= budget == run.allowed
+        assert budget <= made == run.allowed_attempts
     if kind == "search" and reason in ("money", "tokens"):
         assert run.complete
-        assert run.allowed == made
+        assert run.allowed_attempts == made
 
 
 def test_methods_that_were_not_run_on_the_same_tasks_and_seeds_are_warned_of():
     same = [a_result(number, method) for number in (1, 2) for method in ("stark", "sampling")]
-    assert not any("not comparable" in fact for fact in facts_of(same))
+    assert not any("not comparable" in fact for fact in header_facts(same))
     for more in (a_result(3), a_result(1, seed=1)):
-        (told,) = [fact for fact in facts_of([*same, more]) if "not comparable" in fact]
+        (told,) = [fact for fact in header_facts([*same, more]) if "not comparable" in fact]
         assert told.startswith("Warning: the methods on level 1 by verified ")
         assert told.endswith("sampling 2, stark 3; 2 in common.")
-    unfinished = a_result(2, "sampling", ending=Ending("stopped"))
-    (told,) = [fact for fact in facts_of([*same[:3], unfinished]) if "not comparable" in fact]
+    unfinished = a_result(2, "sampling", ending=Ending(EndReason.STOPPED))
+    (told,) = [fact for fact in header_facts([*same[:3], unfinished]) if "not comparable" in fact]
     assert told.endswith("sampling 1, stark 2; 1 in common.")
 
 
 def test_the_attempts_of_another_tool_are_the_kernels_it_made():
     made, none = a_result(1, kind="judged", budget=30), a_result(2, kind="judged", times=(), budget=30)
-    assert "Attempts per run (B): 3." in facts_of([made, none])
+    assert "Attempts per run (B): 3." in header_facts([made, none])
 
 
 def test_degenerate_tasks_that_were_searched_have_rows_of_their_own():
@@ -375,12 +393,14 @@ def test_degenerate_tasks_that_were_searched_have_rows_of_their_own():
 
 
 def test_tasks_that_do_not_work_are_named_once_with_the_reason():
-    ending = Ending("task", "It crashes.\n  Traceback:\n  ouch")
+    ending = Ending(EndReason.BROKEN_TASK, "It crashes.\n  Traceback:\n  ouch")
     results = [a_result(2, method, ending=ending, metrics=None) for method in ("stark", "sampling")]
     assert rows_of([a_result(1), *results], "broken") == [
         {"task": "level1/2_Task", "score": "verified", "why": "It crashes. Traceback: ouch"}
     ]
-    assert "broken" not in [table.name for table in tables([a_result(1, ending=Ending("fault", "no GPU"))])]
+    assert "broken" not in [
+        table.name for table in filled_tables([a_result(1, ending=Ending(EndReason.FAULT, "no GPU"))])
+    ]
 
 
 def test_both_scores_stand_side_by_side():
@@ -397,7 +417,12 @@ def test_both_scores_are_about_the_same_tasks():
     """Task 2 is degenerate by one score, task 3 by the other; the fourth was not judged by the other yet."""
     zeros = {"degenerate": "Zeros are accepted."}
     results = [a_result(1), a_result(2, times=(0.1,)), a_result(3, times=(None,), **zeros), a_result(4, times=(0.1,))]
-    results += [rescored(1, 2.5), rescored(2, 0.1, **zeros), rescored(3, 0.1), rescored(4, 0.1, ending=Ending("fault"))]
+    results += [
+        rescored(1, 2.5),
+        rescored(2, 0.1, **zeros),
+        rescored(3, 0.1),
+        rescored(4, 0.1, ending=Ending(EndReason.FAULT)),
+    ]
     rows = {row["level"]: row for row in rows_of(results, "scores")}
     assert (rows["1"]["tasks"], rows["1"]["tasks left out"]) == (1, 3)
     assert (rows["1"]["success, verified"], rows["1"]["success, kernelbench v0.1"]) == (1.0, 1.0)
@@ -417,7 +442,7 @@ def test_a_level_without_a_task_that_both_scores_admit_is_told():
 
 def test_a_report_becomes_files(tmp_path):
     results = [a_result(number, method) for number in (1, 2) for method in ("stark", "sampling")]
-    assert write_report(tmp_path / "out", "A <title>", ["a fact"], tables(results), group(results)) == ""
+    assert write_report(tmp_path / "out", "A <title>", ["a fact"], filled_tables(results), group_runs(results)) == ""
     names = {path.name for path in (tmp_path / "out").iterdir()}
     assert {"report.md", "report.html", "table-1.csv", "table-1.parquet", "figure-1.png", "fast-p.svg"} <= names
     rows = read_rows(tmp_path / "out" / "table-1.parquet")
@@ -431,8 +456,8 @@ def test_a_report_becomes_files(tmp_path):
 def test_the_files_of_a_table_say_the_same(tmp_path):
     """One method has asked no model, the other has; one has a mean that is a whole number."""
     results = [a_result(1), a_result(2, times=(3.0,)), a_result(1, "sampling", usage={}, evaluation_s=0)]
-    write_report(tmp_path, "t", [], tables(results), group(results))
-    for table in tables(results):
+    write_report(tmp_path, "t", [], filled_tables(results), group_runs(results))
+    for table in filled_tables(results):
         with (tmp_path / f"{table.name}.csv").open(newline="") as file:
             read = list(csv.DictReader(file))
         kept = read_rows(tmp_path / f"{table.name}.parquet")
@@ -445,8 +470,8 @@ def test_a_report_leaves_nothing_of_an_earlier_one_behind(tmp_path):
     for mine in ("notes.md", "table-1.txt", "mine.csv"):
         (tmp_path / mine).write_text("mine")
     for results in (both, [a_result(1)]):
-        write_report(tmp_path, "t", [], tables(results), group(results))
-    write_report(tmp_path / "fresh", "t", [], tables([a_result(1)]), group([a_result(1)]))
+        write_report(tmp_path, "t", [], filled_tables(results), group_runs(results))
+    write_report(tmp_path / "fresh", "t", [], filled_tables([a_result(1)]), group_runs([a_result(1)]))
     fresh = {path.name for path in (tmp_path / "fresh").iterdir()}
     assert {path.name for path in tmp_path.iterdir()} == fresh | {"fresh", "notes.md", "table-1.txt", "mine.csv"}
     assert not any(name.startswith(("figure-1", "degenerate")) for name in fresh), "nothing to show, nothing written"
@@ -454,7 +479,7 @@ def test_a_report_leaves_nothing_of_an_earlier_one_behind(tmp_path):
 
 def test_a_folder_without_a_report_loses_nothing(tmp_path):
     (tmp_path / "degenerate.csv").write_text("mine")
-    write_report(tmp_path, "t", [], tables([a_result(1)]), group([a_result(1)]))
+    write_report(tmp_path, "t", [], filled_tables([a_result(1)]), group_runs([a_result(1)]))
     assert (tmp_path / "degenerate.csv").read_text() == "mine"
 
 
@@ -462,18 +487,18 @@ def test_a_folder_without_a_report_loses_nothing(tmp_path):
 def test_a_file_of_a_report_that_cannot_be_written_is_one_sentence(tmp_path, taken):
     (tmp_path / taken).mkdir()
     with pytest.raises(UsageError, match=re.escape(str(tmp_path))):
-        write_report(tmp_path, "t", [], tables([a_result()]), group([a_result()]))
+        write_report(tmp_path, "t", [], filled_tables([a_result()]), group_runs([a_result()]))
 
 
 def test_a_benchmark_that_has_just_begun_has_a_report_without_figures(tmp_path):
     results = [a_result(ending=None, budget=30)]
-    write_report(tmp_path, "t", [], tables(results), group(results))
+    write_report(tmp_path, "t", [], filled_tables(results), group_runs(results))
     assert {path.suffix for path in tmp_path.iterdir()} == {".md", ".html", ".csv", ".parquet"}
-    assert [table.name for table in tables(results)] == ["endings", "runs"]
+    assert [table.name for table in filled_tables(results)] == ["endings", "runs"]
 
 
 def test_every_run_has_a_row_for_programs_and_none_on_the_page(tmp_path):
-    lost = a_result(2, metrics=None, ending=Ending("fault"), usage={}, baselines={})
+    lost = a_result(2, metrics=None, ending=Ending(EndReason.FAULT), usage={}, baselines={})
     results = [a_result(1), lost]
     first, second = rows_of(results, "runs")
     assert (first["task"], first["ended"], first["attempts"], first["best ms"]) == ("level1/1_Task", "solved", 3, 5.0)
@@ -486,13 +511,13 @@ def test_every_run_has_a_row_for_programs_and_none_on_the_page(tmp_path):
         None,
         0,
     )
-    write_report(tmp_path, "t", [], tables(results), group(results))
+    write_report(tmp_path, "t", [], filled_tables(results), group_runs(results))
     assert "Every run" not in (tmp_path / "report.md").read_text() + (tmp_path / "report.html").read_text()
     assert len((tmp_path / "runs.csv").read_text().splitlines()) == 3
 
 
 def test_time_is_in_hours_in_every_form():
-    (table,) = (table for table in tables([a_result(1, evaluation_s=7200.0)]) if table.name == "time")
+    (table,) = (table for table in filled_tables([a_result(1, evaluation_s=7200.0)]) if table.name == "time")
     assert table.records()[0]["hours evaluating"] == 2.0
     assert "2.00" in table.texts()[0]
     assert rows_of([a_result(1, wall_s=0.0)], "time")[0]["hours searching"] is None, "nobody has looked"
@@ -500,15 +525,15 @@ def test_time_is_in_hours_in_every_form():
 
 def test_text_that_would_break_a_table_is_escaped():
     results = [a_result(method="a|b <i>")]
-    assert "a\\|b <i>" in as_markdown("t", [], tables(results), [])
-    assert "a|b &lt;i&gt;" in as_html("t", [], tables(results), {})
+    assert "a\\|b <i>" in format_markdown("t", [], filled_tables(results), [])
+    assert "a|b &lt;i&gt;" in format_html("t", [], filled_tables(results), {})
 
 
 @pytest.mark.filterwarnings("error")
 def test_names_that_mean_something_to_matplotlib_are_drawn_as_they_are():
     """A folder of another tool's kernels, and a switch, may be called anything."""
     names = ["_theirs", "gen$a_$b", "stark (roles.plan.model=x:$y)", "5$"]
-    drawn = draw(group([a_result(number, method) for number in (1, 2) for method in ("stark", *names)]))
+    drawn = draw_figures(group_runs([a_result(number, method) for number in (1, 2) for method in ("stark", *names)]))
     for figure in ("figure-1", "fast-p", "so-far"):
         told = drawn[figure]["svg"].decode()  # which names a text beside the curves that its letters are
         assert all(f"<!-- {name} -->" in told for name in names), figure
@@ -529,7 +554,7 @@ def test_the_layout_of_kernelbench(tmp_path):
 def test_a_place_for_the_layout_of_kernelbench_that_is_a_file_is_told(tmp_path, taken):
     (tmp_path / taken).parent.mkdir(exist_ok=True)
     (tmp_path / taken).write_text("mine")
-    with pytest.raises(UsageError, match=rf"{re.escape(str(tmp_path / 'out'))}.* cannot be made: "):
+    with pytest.raises(UsageError, match=rf"{re.escape(str(tmp_path / 'out'))}.* cannot be created: "):
         write_eval_results(tmp_path / "out", [a_result(26)])
     assert (tmp_path / taken).read_text() == "mine"
 
@@ -557,7 +582,7 @@ def test_the_first_sample_is_the_winner_as_its_final_judged_it(tmp_path):
 
 def test_runtimes_by_kernelbenchs_score_are_means_as_it_tells_them(tmp_path):
     runs = [a_result(26, score="kernelbench v0.1", times=(5.0,)), a_result(26, times=(5.0,), run_id="strict")]
-    assert told_as_mean(runs) == [runs[0].run_id]
+    assert runs_scored_by_mean(runs) == [runs[0].run_id]
     files = write_eval_results(tmp_path, runs, {(runs[0].run_id, 1): Timing((4.0, 5.0, 9.0))})
     theirs, strict = (json.loads(file.read_text())["26"][0] for file in sorted(files))
     assert (theirs["runtime"], theirs["runtime_stats"]["median"], theirs["runtime_stats"]["mean"]) == (6.0, 5.0, 6.0)
@@ -711,7 +736,7 @@ def test_of_stores_with_several_scores_the_same_ones_are_paired():
     found = compare([a_result(1)], judged)
     assert [(pair.score, pair.ratio) for pair in found.pairs] == [("verified", 1.0)]
     assert [(each.score, each.why) for each in found.left_out] == [("kernelbench HEAD", "A: none, B: complete")]
-    with pytest.raises(UsageError, match="nobody can say which to pair"):
+    with pytest.raises(UsageError, match="Cannot match the scores"):
         compare([a_result(1, score="kernelbench v0.1")], judged, any_score=True)
 
 
@@ -775,7 +800,7 @@ def test_what_is_not_compared_is_told_with_the_reason():
     b = [
         a_result(1),
         a_result(2, degenerate="Zeros are accepted.", times=(0.1,)),
-        a_result(3, ending=Ending("fault", "no GPU")),
+        a_result(3, ending=Ending(EndReason.FAULT, "no GPU")),
         a_result(5),
     ]
     found = compare(a, b)
@@ -792,12 +817,12 @@ def test_what_is_not_compared_is_told_with_the_reason():
 
 def test_stores_whose_common_tasks_test_nothing_cannot_be_compared():
     runs = [a_result(1, degenerate="Zeros are accepted.")]
-    with pytest.raises(UsageError, match="tests something"):
+    with pytest.raises(UsageError, match="not degenerate"):
         compare(runs, runs)
 
 
 def test_the_conditions_of_a_store_are_told():
-    told = conditions("A", Path("runs/a"), [a_result(1, models=("openai:gpt-5",)), a_result(2)])
+    told = describe_store("A", Path("runs/a"), [a_result(1, models=("openai:gpt-5",)), a_result(2)])
     assert told == "A: runs/a, by openai:gpt-5. Score: verified. Device: a device. Attempts: 3."
 
 
@@ -822,7 +847,7 @@ def test_stores_without_a_common_task_cannot_be_compared():
 
 
 def test_a_report_that_is_interrupted_leaves_the_earlier_one(tmp_path, monkeypatch):
-    write_report(tmp_path, "t", [], tables([a_result()]), group([a_result()]))
+    write_report(tmp_path, "t", [], filled_tables([a_result()]), group_runs([a_result()]))
     before = {path.name for path in tmp_path.iterdir()}
     written = []
 
@@ -833,7 +858,7 @@ def test_a_report_that_is_interrupted_leaves_the_earlier_one(tmp_path, monkeypat
 
     monkeypatch.setattr("stark.report.files.write_bytes", interrupted)
     with pytest.raises(KeyboardInterrupt):
-        write_report(tmp_path, "t", [], tables([a_result()]), group([a_result()]))
+        write_report(tmp_path, "t", [], filled_tables([a_result()]), group_runs([a_result()]))
     assert {path.name for path in tmp_path.iterdir()} == before
 
 
@@ -842,4 +867,4 @@ def test_a_report_that_is_interrupted_leaves_the_earlier_one(tmp_path, monkeypat
     [(0.04996, "p < 0.05"), (0.0499, "p = 0.0499"), (0.05, "p = 0.05"), (0.0004, "p < 0.001"), (0.5, "p = 0.5")],
 )
 def test_what_is_significant_is_not_rounded_to_what_is_not(p, told):
-    assert _told(p) == told
+    assert format_p(p) == told
