@@ -65,7 +65,7 @@ EPSILON, N_ROOT, N_CHILD = 0.3, 5, 3
 
 
 def eligible(node: Node) -> bool:
-    """Refuse a root with enough children, and a node whose many children all failed."""
+    """False for a root with enough children, and for a node whose many children all failed."""
     throttled = node.parent is None and len(node.children) >= N_ROOT
     dead = len(node.children) > N_CHILD and all(child.failed for child in node.children)
     return node.source is not None and not throttled and not dead

@@ -240,5 +240,5 @@ def test_the_code_of_the_page_on_python_runs(tmp_path, monkeypatch, capsys):
         exec(block, names)
     printed = capsys.readouterr().out
     assert "class ModelNew" in printed
-    assert re.search(r"^landed 4 \w+$", printed, re.MULTILINE)
+    assert re.search(r"^4 \w+$", printed, re.MULTILINE)
     assert re.search(r"^4 \d \w+ ", printed, re.MULTILINE)
