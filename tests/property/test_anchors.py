@@ -7,7 +7,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from paths import ROOT
-from stark.agents.anchors import BEGIN, END, code_lines, outside_share, remove_markers, violations
+from stark.agents.anchors import BEGIN, END, code_lines, measure_outside_share, remove_markers, find_violations
 
 names = st.sampled_from(["alpha", "beta", "rows", "tile", "out", "x1"])
 numbers = st.integers(0, 99).map(str)
@@ -75,7 +75,7 @@ def plain(source: str) -> list[str]:
 @given(scaffolds())
 def test_comments_and_markers_alone_are_grounded(made):
     parent, scaffold, carriage = made
-    assert violations(scaffold.replace("\n", carriage + "\n"), parent) == ()
+    assert find_violations(scaffold.replace("\n", carriage + "\n"), parent) == ()
 
 
 @given(scaffolds())
@@ -99,7 +99,7 @@ def test_a_changed_token_is_a_violation_that_names_the_line(made, data):
     lines[line.number - 1] = lines[line.number - 1][: word.start()] + "changed9" + lines[line.number - 1][word.end() :]
     changed_parent = "\n".join(lines)
     assume(plain(changed_parent) != plain(parent))
-    found = violations(scaffold, changed_parent)
+    found = find_violations(scaffold, changed_parent)
     assert len(found) == 1
     assert f"line {line.number} " in found[0]
     assert "changed9" in found[0]
@@ -112,7 +112,7 @@ def test_a_missing_or_doubled_marker_is_a_violation(made, data):
     at = data.draw(st.sampled_from([number for number, line in enumerate(lines) if "IMPROVE" in line.upper()]))
     copies = data.draw(st.sampled_from([0, 2]))
     broken = "\n".join([*lines[:at], *[lines[at]] * copies, *lines[at + 1 :]])
-    assert violations(broken, parent)
+    assert find_violations(broken, parent)
 
 
 @given(st.lists(st.sampled_from([BEGIN, END, "<<<improve", " begin>>>", "# ", "//", "/*", "*/", "\n", "x = 1", '"""'])))
@@ -148,7 +148,7 @@ def anchored(lines: list[str], start: int, end: int) -> str:
 def test_a_change_within_the_region_is_not_outside(made, added):
     lines, start, end = made
     child = [*lines[:start], *[f"fresh_{number} = 0" for number in range(added)], *lines[end:]]
-    assert outside_share("\n".join(lines), anchored(*made), "\n".join(child)) == 0
+    assert measure_outside_share("\n".join(lines), anchored(*made), "\n".join(child)) == 0
 
 
 @given(edits(), st.data())
@@ -157,20 +157,20 @@ def test_a_change_of_other_lines_is_outside(made, data):
     others = [number for number in range(len(lines)) if not start <= number < end]
     changed = data.draw(st.sets(st.sampled_from(others), min_size=1))
     child = [f"fresh_{number} = 0" if number in changed else line for number, line in enumerate(lines)]
-    assert outside_share("\n".join(lines), anchored(*made), "\n".join(child)) == 1
+    assert measure_outside_share("\n".join(lines), anchored(*made), "\n".join(child)) == 1
 
 
 @given(scaffolds())
 def test_nothing_changed_has_no_share(made):
     parent, scaffold, _ = made
-    assert outside_share(parent, scaffold, parent + "# a remark\n\n") is None
-    assert outside_share(parent, parent, "x = 1") is None
+    assert measure_outside_share(parent, scaffold, parent + "# a remark\n\n") is None
+    assert measure_outside_share(parent, parent, "x = 1") is None
 
 
 @given(scaffolds(), st.text(max_size=200))
 def test_the_share_is_a_share_whatever_the_child(made, child):
     parent, scaffold, _ = made
-    share = outside_share(parent, scaffold, child)
+    share = measure_outside_share(parent, scaffold, child)
     assert share is None or 0 <= share <= 1
 
 
@@ -210,21 +210,21 @@ def get_inputs():
     ],
 )
 def test_each_broken_rule_is_named(old, new, says):
-    assert any(says in sentence for sentence in violations(PARENT.replace(old, new, 1), PARENT))
+    assert any(says in sentence for sentence in find_violations(PARENT.replace(old, new, 1), PARENT))
 
 
 def test_a_region_does_not_cross_from_a_string_into_python():
     scaffold = PARENT.replace("    a[0]", f"    // {BEGIN}\n    a[0]").replace(
         "        return x", f"        # {END}\n        return x"
     )
-    assert violations(scaffold, PARENT) == ("Lines 5 to 13: a region begins and ends in the same language and string.",)
+    assert find_violations(scaffold, PARENT) == ("Lines 5 to 13: a region begins and ends in the same language and string.",)
 
 
 def test_f_strings_hold_cpp_too():
     parent = 'n = 4\nsource = f"""\nint rows = {n};\nint cols = {f"{n}"};\n"""\n'
     scaffold = parent.replace("int cols", f"/* {BEGIN} */\nint cols").replace('\n"""', f'\n// {END}\n"""')
-    assert violations(scaffold, parent.replace('"{n}"', "'{n}'")) != ()
-    assert violations(scaffold.replace('"{n}"', "'{n}'"), parent.replace('"{n}"', "'{n}'")) == ()
+    assert find_violations(scaffold, parent.replace('"{n}"', "'{n}'")) != ()
+    assert find_violations(scaffold.replace('"{n}"', "'{n}'"), parent.replace('"{n}"', "'{n}'")) == ()
 
 
 @pytest.mark.parametrize(
@@ -251,10 +251,10 @@ def test_what_is_left_of_a_line(line, left):
 def test_the_class_name_and_the_task_functions_are_no_change():
     scaffold = PARENT.replace("        return x + 1", f"        # {BEGIN}\n        return x + 1\n        # {END}")
     child = PARENT[: PARENT.index("def get_inputs")].replace("class Model", "class ModelNew")
-    assert outside_share(PARENT, scaffold, child) is None
-    assert outside_share(PARENT, scaffold, child.replace("x + 1", "x + 2")) == 0
+    assert measure_outside_share(PARENT, scaffold, child) is None
+    assert measure_outside_share(PARENT, scaffold, child.replace("x + 1", "x + 2")) == 0
     with_import = child.replace("x + 1", "os.x").replace("import torch\n", "import torch\nimport os\n")
-    assert outside_share(PARENT, scaffold, with_import) == pytest.approx(1 / 3)
+    assert measure_outside_share(PARENT, scaffold, with_import) == pytest.approx(1 / 3)
 
 
 def holding(body: str, prefix: str) -> str:
@@ -298,8 +298,8 @@ def with_region(source: str) -> str:
 )
 def test_changed_cpp_is_refused(prefix, parent, scaffold):
     source = "m = 7\n" + holding(parent, prefix)
-    assert violations(with_region(holding(parent, prefix)), source) == ()
-    assert violations(with_region(holding(scaffold, prefix)), source) != ()
+    assert find_violations(with_region(holding(parent, prefix)), source) == ()
+    assert find_violations(with_region(holding(scaffold, prefix)), source) != ()
 
 
 @pytest.mark.parametrize(
@@ -315,8 +315,8 @@ def test_changed_cpp_is_refused(prefix, parent, scaffold):
     ],
 )
 def test_changed_python_is_refused(parent, scaffold):
-    assert violations(with_region(parent), "m = 7\n" + parent) == ()
-    assert violations(with_region(scaffold), "m = 7\n" + parent) != ()
+    assert find_violations(with_region(parent), "m = 7\n" + parent) == ()
+    assert find_violations(with_region(scaffold), "m = 7\n" + parent) != ()
 
 
 @pytest.mark.parametrize(
@@ -362,13 +362,13 @@ def test_changed_python_is_refused(parent, scaffold):
     ],
 )
 def test_a_marker_on_a_line_of_its_own_is_grounded(parent, scaffold):
-    assert violations(f"source = {scaffold}\n", f"source = {parent}\n") == ()
+    assert find_violations(f"source = {scaffold}\n", f"source = {parent}\n") == ()
 
 
 @pytest.mark.parametrize("count", [500, 2000])
 def test_many_regions_are_refused_at_once(count):
     body = f"/* {BEGIN} */\nint x;\n/* {END} */\n" * count
-    assert violations(f'source = r"""\n{body}"""\n', 'source = r"""\n' + "int x;\n" * count + '"""\n') == (
+    assert find_violations(f'source = r"""\n{body}"""\n', 'source = r"""\n' + "int x;\n" * count + '"""\n') == (
         "There are more than 100 markers; mark only the code that the advice is about.",
     )
 
@@ -401,14 +401,14 @@ def test_no_marker_survives_in_a_long_source(source):
 )
 def test_the_share_of_long_sources_is_not_worked_out(parent, child):
     scaffold = f"# {BEGIN}\nx\n# {END}\n" + parent[2:]
-    assert outside_share("y\n" + parent, scaffold, child) is None
+    assert measure_outside_share("y\n" + parent, scaffold, child) is None
 
 
 def test_a_long_source_with_one_changed_line_has_a_share():
     lines = [f"x{number % 9} = 0" for number in range(3_000)]
     child = [*lines[:2_000], "fresh = 1", *lines[2_001:]]
-    assert outside_share("\n".join(lines), anchored(lines, 1_990, 2_010), "\n".join(child)) == 0
-    assert outside_share("\n".join(lines), anchored(lines, 10, 20), "\n".join(child)) == 1
+    assert measure_outside_share("\n".join(lines), anchored(lines, 1_990, 2_010), "\n".join(child)) == 0
+    assert measure_outside_share("\n".join(lines), anchored(lines, 10, 20), "\n".join(child)) == 1
 
 
 @pytest.mark.parametrize(
@@ -417,8 +417,8 @@ def test_a_long_source_with_one_changed_line_has_a_share():
 def test_strings_of_any_kind_are_read_in_time(unit):
     count = 3_900 if "\n" in unit else 49_000 // len(unit)
     source = f'source = rf"""\n;{unit * count}\n"""\n'
-    assert violations(with_region(source), "m = 7\n" + source) == ()
-    assert violations(with_region(source * 25), source) != ()
+    assert find_violations(with_region(source), "m = 7\n" + source) == ()
+    assert find_violations(with_region(source * 25), source) != ()
 
 
 EXAMPLES = ROOT / "examples"
@@ -437,4 +437,4 @@ def test_the_plans_of_the_example_are_grounded(scaffold, parent):
     texts = [(folder / name).read_text(encoding="utf-8") for name in (scaffold, parent)]
     blocks = [re.search(r"```python\n(.*?)^```", text, re.DOTALL | re.MULTILINE) for text in texts]
     sources = [block[1] if block else text for block, text in zip(blocks, texts, strict=True)]
-    assert violations(*sources) == ()
+    assert find_violations(*sources) == ()

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from paths import ROOT
-from stark.agents.anchors import BEGIN, END, outside_share, violations
+from stark.agents.anchors import BEGIN, END, measure_outside_share, find_violations
 from stark.models.playbook.anchors import changed, mark, regions
 from stark.models.playbook.codegen.candidate import write_candidate
 from stark.models.playbook.codegen.cpp import CPP
@@ -56,12 +56,12 @@ def test_what_is_marked_is_what_changes(step):
     source, made = written(name, target, before), written(name, target, after)
     marked = changed(source, made)
     scaffold = mark(source, made, "Apply this.\nTake back that.", (BEGIN, END))
-    assert violations(scaffold, source) == ()
+    assert find_violations(scaffold, source) == ()
     assert scaffold.count(BEGIN) == scaffold.count(END) == len(marked)
     differing = Counter(lines_outside(scaffold)) - Counter(made.split("\n"))
     if BESIDE not in source:
         assert not differing, "a line that is not marked is not the made source's"
-        share = outside_share(source, scaffold, made)
+        share = measure_outside_share(source, scaffold, made)
         assert share is None or share == 0.0 or BESIDE in made
     if before != after and source.split("\n")[1:] != made.split("\n")[1:]:
         texts = {each.name: each.text for each in regions(made)}
@@ -102,4 +102,4 @@ def test_of_a_task_forward_is_marked():
     for name, source in TASKS.items():
         made = written(name, "cpu", FUSE)
         assert [each.name for each in changed(source, made)] == ["forward"]
-        assert violations(mark(source, made, "Apply this.", (BEGIN, END)), source) == ()
+        assert find_violations(mark(source, made, "Apply this.", (BEGIN, END)), source) == ()

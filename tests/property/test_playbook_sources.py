@@ -8,13 +8,13 @@ import asyncio
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from stark.agents.anchors import violations
-from stark.agents.prompts import Prompts, Scene, load_templates
+from stark.agents.anchors import find_violations
+from stark.agents.prompts import Prompts, PromptContext, load_templates
 from stark.agents.replies import CODE_FORM, PLAN_FORM, SOLO_FORM, read_kernel, read_plan
 from stark.agents.windows import Window
 from stark.core.settings import Settings
 from stark.core.task import Task
-from stark.core.tree import ROOT_ID, Node, Plan, Role
+from stark.core.tree import ROOT_ID, Attempt, Node, Plan, Role
 from stark.models.playbook.model import PlaybookModel
 from stark.models.playbook.moves import moves_of
 from stark.run.methods import resolve
@@ -84,19 +84,19 @@ def answer(prompts, form, calls):
 def test_plans_are_grounded_and_kernels_are_python_that_defines_modelnew(task, target, calls):
     chosen = resolve(Settings(evaluation={"target": target}))
     prompts = Prompts(
-        load_templates(chosen.prompts), Scene.of(Task("random", task), DeviceFacts("a device", target), chosen)
+        load_templates(chosen.prompts), PromptContext.of(Task("random", task), DeviceFacts("a device", target), chosen)
     )
-    root = selected = Node(ROOT_ID, None, Role.REFERENCE, task, OK)
+    root = selected = Node(ROOT_ID, None, Attempt(Role.REFERENCE, task, OK))
     for number in range(1, 4):  # a branch that grows: each node from the one before
         window = Window(selected, root, (root,) if selected is root else (root, selected))
         plan = read_plan(answer(prompts.plan(window, None), PLAN_FORM, calls + number), PLAN_FORM)
         assert plan.source is not None
-        assert violations(plan.source, selected.source or "") == ()
+        assert find_violations(plan.source, selected.source or "") == ()
         made = read_kernel(answer(prompts.code(window, Plan(plan.text, plan.source)), CODE_FORM, calls)).source
         assert made is not None
         assert_kernel(made)
         assert moves_of(made) != moves_of(selected.source or "")
-        selected = Node(number, selected.id, Role.CODE, made, OK)
+        selected = Node(number, selected.id, Attempt(Role.CODE, made, OK))
     alone = read_kernel(answer(prompts.solo(Window(root, root, (root,))), SOLO_FORM, calls)).source
     assert alone is not None
     assert_kernel(alone)

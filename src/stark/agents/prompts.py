@@ -1,7 +1,7 @@
-"""Prompts: templates filled with a task, a window and a role's instruction. The only home of jinja2.
+"""Fills prompt templates with a task, a window and a role's instruction. Only this module imports jinja2.
 
-A user may replace the system message and each role's template. All templates are given the same variables, those in
-``VARIABLES``; what does not apply to a role is empty. Source code comes in as a value, so its braces mean nothing here.
+A user may replace the system message and each role's template. All templates get the same ``VARIABLES``; those that do
+not apply to a role are empty. Source code is a value, so its braces are not expanded.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from jinja2 import meta, nodes
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from stark.agents.anchors import BEGIN, END, remove_markers
-from stark.agents.windows import Window, entry
+from stark.agents.windows import Window, make_entry
 from stark.core.chat import Message
 from stark.core.errors import SettingsError
 from stark.core.settings import AnchorSettings, PromptSettings, Settings, WindowSettings
@@ -74,21 +74,21 @@ STRATEGIES: tuple[str, ...] = (
     "cut the number of kernel launches and the Python work between them",
 )
 
-_WORDS = {
+_TARGET_WORDS = {
     Target.CUDA: ("CUDA C++", "NVIDIA GPUs", "cuBLAS, cuDNN and CUTLASS"),
     Target.TRITON: ("Triton", "GPUs", "cuBLAS and cuDNN behind PyTorch's operators"),
     Target.CPU: ("C++ with OpenMP", "CPUs", "oneDNN and the BLAS behind PyTorch's operators"),
 }
-# float32 is beyond tensor cores, and tl.dot would round to TF32 unless it is told not to
+# Tensor cores do not keep float32, and tl.dot rounds to TF32 by default.
 _MATRIX_UNITS = {Target.CUDA: ", with the tensor cores", Target.TRITON: ", and the tensor cores behind tl.dot"}
-_WITHOUT = {Target.TRITON: ', and tl.dot with input_precision="ieee"'}
+_NO_MATRIX_UNITS = {Target.TRITON: ', and tl.dot with input_precision="ieee"'}
 _PRECISIONS = {Precision.FP32: "float32", Precision.BF16: "bfloat16", Precision.FP16: "float16"}
-_ROLES = ("plan", "code", "debug", "solo")
-_FOLDER = files("stark.agents") / "templates"
+_ROLE_KEYS = ("plan", "code", "debug", "solo")
+_TEMPLATE_FOLDER = files("stark.agents") / "templates"
 
 
 def sample_strategy(rng: random.Random) -> str:
-    """A direction to nudge the planner in where its temperature cannot make its ideas differ."""
+    """Draw a direction for a planner whose temperature cannot vary its ideas."""
     return rng.choice(STRATEGIES)
 
 
@@ -96,30 +96,31 @@ def sample_strategy(rng: random.Random) -> str:
 
 
 def load_templates(settings: PromptSettings) -> dict[str, str]:
-    """The effective templates, checked. All that prompts are made of is in here, so a run can store it."""
-    templates = {key: _built_in(f"{key.replace('_', '-')}.j2") for key in (*_ROLES, "send_back", "context", "window")}
-    templates["example_model"] = _built_in("example-model.py")
+    """Load and check the effective templates and examples, everything a run must store to rebuild its prompts."""
+    keys = (*_ROLE_KEYS, "send_back", "context", "window")
+    templates = {key: _read_built_in(f"{key.replace('_', '-')}.j2") for key in keys}
+    templates["example_model"] = _read_built_in("example-model.py")
     for target in Target:
-        templates[f"example_{target}_new"] = _built_in(f"example-{target}-new.py")
+        templates[f"example_{target}_new"] = _read_built_in(f"example-{target}-new.py")
     origins: dict[str, str] = {}
     if settings.system in WORDINGS:
-        templates["system"] = _built_in(f"system-{settings.system}.j2")
+        templates["system"] = _read_built_in(f"system-{settings.system}.j2")
     else:
         origins["system"] = settings.system
-    origins |= {key: path for key in _ROLES if (path := getattr(settings, key)) is not None}
+    origins |= {key: path for key in _ROLE_KEYS if (path := getattr(settings, key)) is not None}
     for key, path in origins.items():
-        templates[key] = _user_file(key, path)
-    environment = _environment(templates)
+        templates[key] = _read_user_file(key, path)
+    environment = _make_environment(templates)
     for key, path in origins.items():
-        _check(environment, key, path, templates[key])
+        _check_template(environment, key, path, templates[key])
     return templates
 
 
-def _built_in(name: str) -> str:
-    return (_FOLDER / name).read_text(encoding="utf-8")
+def _read_built_in(name: str) -> str:
+    return (_TEMPLATE_FOLDER / name).read_text(encoding="utf-8")
 
 
-def _user_file(key: str, path: str) -> str:
+def _read_user_file(key: str, path: str) -> str:
     try:
         return Path(path).read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
@@ -130,7 +131,7 @@ def _user_file(key: str, path: str) -> str:
         ) from error
 
 
-def _check(environment: jinja2.Environment, key: str, path: str, text: str) -> None:
+def _check_template(environment: jinja2.Environment, key: str, path: str, text: str) -> None:
     """Refuse a template that can never be rendered, before a run begins."""
     where = f"prompts.{key}: {path}"
     try:
@@ -154,13 +155,13 @@ def _check(environment: jinja2.Environment, key: str, path: str, text: str) -> N
             )
 
 
-def _environment(templates: dict[str, str]) -> jinja2.Environment:
-    return _shared_environment(frozenset(templates.items()))
+def _make_environment(templates: dict[str, str]) -> jinja2.Environment:
+    return _cached_environment(frozenset(templates.items()))
 
 
 @lru_cache(maxsize=8)
-def _shared_environment(templates: frozenset[tuple[str, str]]) -> jinja2.Environment:
-    """One for all runs of a grid: to compile templates takes far longer than to fill them."""
+def _cached_environment(templates: frozenset[tuple[str, str]]) -> jinja2.Environment:
+    """Share one environment between the runs of a grid: compiling templates is far slower than filling them."""
     environment = ImmutableSandboxedEnvironment(
         loader=jinja2.DictLoader({f"{key}.j2": text for key, text in templates}),
         undefined=jinja2.StrictUndefined,
@@ -168,23 +169,23 @@ def _shared_environment(templates: frozenset[tuple[str, str]]) -> jinja2.Environ
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.filters["fenced"] = _fenced
+    environment.filters["fenced"] = _fence_block
     return environment
 
 
-def _fenced(text: str, language: str = "python") -> str:
-    """The text as a block, its fence longer than any run of backticks inside."""
+def _fence_block(text: str, language: str = "python") -> str:
+    """Fence the text with more backticks than any run of them inside."""
     longest = max((len(run) for run in re.findall(r"`+", text)), default=0)
     fence = "`" * max(3, longest + 1)
     return f"{fence}{language}\n{text.rstrip()}\n{fence}"
 
 
-# -- filling them ---------------------------------------------------------------------------------------------------
+# -- messages -------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
-class Scene:
-    """What stays the same in all prompts of a run."""
+class PromptContext:
+    """The facts that all prompts of a run share."""
 
     task: Task
     device: DeviceFacts
@@ -195,15 +196,15 @@ class Scene:
     tf32: bool = False
 
     @classmethod
-    def of(cls, task: Task, device: DeviceFacts, settings: Settings) -> Scene:
-        """The scene of a run with these settings."""
+    def of(cls, task: Task, device: DeviceFacts, settings: Settings) -> PromptContext:
+        """The context of a run with these settings."""
         evaluation = settings.evaluation
         conditions = (evaluation.target, evaluation.precision, settings.windows, settings.anchors, evaluation.tf32)
         return cls(task, device, *conditions)
 
     @property
-    def on_matrix_units(self) -> bool:
-        """Whether tensor cores are precise enough."""
+    def allows_matrix_units(self) -> bool:
+        """True if tensor cores are precise enough."""
         return self.tf32 or self.precision is not Precision.FP32
 
     @property
@@ -215,24 +216,25 @@ class Scene:
 class Prompts:
     """Writes the messages of every role."""
 
-    def __init__(self, templates: dict[str, str], scene: Scene) -> None:
-        self._scene = scene
-        self._environment = _environment(templates)
-        language, hardware, libraries = _WORDS[scene.target]
+    def __init__(self, templates: dict[str, str], context: PromptContext) -> None:
+        self._context = context
+        self._environment = _make_environment(templates)
+        language, hardware, libraries = _TARGET_WORDS[context.target]
+        matrix_units = _MATRIX_UNITS if context.allows_matrix_units else _NO_MATRIX_UNITS
         self._fixed: dict[str, Any] = {
-            "target": str(scene.target),
+            "target": str(context.target),
             "language": language,
             "hardware": hardware,
-            "libraries": libraries + (_MATRIX_UNITS if scene.on_matrix_units else _WITHOUT).get(scene.target, ""),
-            "device": _facts(scene.device),
-            "precision": scene.precision_in_words,
-            "task_name": scene.task.name,
-            "task_source": scene.task.source,
-            "hint": scene.task.hint,
+            "libraries": libraries + matrix_units.get(context.target, ""),
+            "device": _format_device(context.device),
+            "precision": context.precision_in_words,
+            "task_name": context.task.name,
+            "task_source": context.task.source,
+            "hint": context.task.hint,
             "example_model": templates["example_model"],
-            "example_new": templates[f"example_{scene.target}_new"],
-            "anchors": scene.anchors.mode != "off",
-            "marked": scene.anchors.mode == "enforced",
+            "example_new": templates[f"example_{context.target}_new"],
+            "anchors": context.anchors.mode != "off",
+            "marked": context.anchors.mode == "enforced",
             "begin": BEGIN,
             "end": END,
         }
@@ -251,14 +253,14 @@ class Prompts:
         return self._messages(Role.SOLO, window)
 
     def send_back(self, reasons: Sequence[str]) -> Message:
-        """What is said to a model whose answer cannot be used."""
-        return Message("user", self._render("send_back", {"reasons": list(reasons)}))
+        """Make the message that sends an unusable answer back."""
+        return Message("user", self._render_template("send_back", {"reasons": list(reasons)}))
 
     def _scaffold(self, plan: Plan) -> str:
-        """Shown only where it can be trusted; without it the source to change is the latest attempt."""
-        if not plan.grounded or plan.scaffold is None or self._scene.anchors.mode == "off":
+        """The scaffold if it is grounded; without one the coder changes the latest attempt."""
+        if not plan.grounded or plan.scaffold is None or self._context.anchors.mode == "off":
             return ""
-        return plan.scaffold if self._scene.anchors.mode == "enforced" else remove_markers(plan.scaffold)
+        return plan.scaffold if self._context.anchors.mode == "enforced" else remove_markers(plan.scaffold)
 
     def _messages(self, role: Role, window: Window, **given: str) -> list[Message]:
         selected = window.selected
@@ -266,12 +268,13 @@ class Prompts:
             "role": str(role),
             "latest_source": "" if selected.id == ROOT_ID else selected.source,
             "failed": selected.failed,
-            "entries": [entry(node, window, self._scene.windows) for node in window.shown],
+            "entries": [make_entry(node, window, self._context.windows) for node in window.shown],
             **given,
         }
-        return [Message("system", self._render("system", values)), Message("user", self._render(str(role), values))]
+        system, user = (self._render_template(key, values) for key in ("system", str(role)))
+        return [Message("system", system), Message("user", user)]
 
-    def _render(self, key: str, values: dict[str, Any]) -> str:
+    def _render_template(self, key: str, values: dict[str, Any]) -> str:
         empty = {"role": "", "latest_source": "", "failed": False, "entries": [], "reasons": []}
         empty |= {"advice": "", "scaffold": "", "strategy": ""}
         try:
@@ -282,7 +285,7 @@ class Prompts:
             ) from error
 
 
-def _facts(device: DeviceFacts) -> list[str]:
+def _format_device(device: DeviceFacts) -> list[str]:
     known = {
         "Device": device.name,
         "Architecture": device.architecture,

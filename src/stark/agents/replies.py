@@ -1,4 +1,4 @@
-"""Reading replies: the structured answer first, fenced blocks otherwise. Whatever a model writes, nothing is raised."""
+"""Reads replies: the structured answer first, fenced blocks otherwise. No reply raises an error."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 from stark.core.chat import Finish, Reply, ReplyFault, ReplyForm
 
-LARGEST_REPLY = 1 << 20  # characters of text and arguments together
+MAX_REPLY_CHARACTERS = 1 << 20  # characters of text and arguments together
 
 _ADVICE = "The advice: one optimisation, in enough detail to implement it."
 _EXPLANATION = "What was done and why, in a few sentences."
@@ -32,11 +32,11 @@ CODE_FORM = ReplyForm(name="code", description="Hand in the kernel.", fields=_KE
 DEBUG_FORM = ReplyForm(name="debug", description="Hand in the repaired kernel.", fields=_KERNEL_FIELDS)
 SOLO_FORM = ReplyForm(name="solo", description="Hand in the kernel.", fields=_KERNEL_FIELDS)
 
-# No regular expression here can look at a character more than a few times, so a hostile reply costs no more than any.
+# Every pattern reads a character only a few times, so a hostile reply costs no more than others.
 _FENCE = re.compile("[ \u200b\ufeff]{0,3}(`{3,}|~{3,})([^\n]*)")
-_MODEL_NEW = re.compile(r"^[ \t]*class[ \t]+ModelNew\b", re.MULTILINE)
+_CLASS_LINE = re.compile(r"^[ \t]*class[ \t]+ModelNew\b", re.MULTILINE)
 _MARKER = re.compile(r"<<<[ \t]*IMPROVE", re.IGNORECASE)
-_THINKING, _THOUGHT = "<think>", "</think>"  # some servers leave what a model thinks in its text, or only the last tag
+_THOUGHTS_BEGIN, _THOUGHTS_END = "<think>", "</think>"  # some servers leave thoughts, or only the last tag, in the text
 _UNPRINTABLE = re.compile("[\0\ud800-\udfff]")
 
 _BY_FINISH = {
@@ -52,7 +52,7 @@ _CUT_OFF = "The reply ends inside a code block that is never closed."
 
 @dataclass(frozen=True)
 class Answer:
-    """A reply that has been read. ``text`` is the advice or the explanation, ``detail`` one sentence on the fault."""
+    """A parsed reply. ``text`` is the advice or the explanation, ``detail`` one sentence on the fault."""
 
     text: str = ""
     source: str | None = None
@@ -60,18 +60,18 @@ class Answer:
     detail: str = ""
 
 
-class _Piece(NamedTuple):
-    """A line of prose, or a closed block with its fences; ``block`` is what it holds."""
+class _Part(NamedTuple):
+    """A line of prose, or a closed block with its fences; ``block`` is its content."""
 
     written: str
     block: str | None = None
 
 
 @dataclass(frozen=True)
-class _Page:
-    """A text taken apart: prose and closed blocks in their order, and the block that is never closed."""
+class _Document:
+    """A text as prose and closed blocks in order, and the block that is never closed."""
 
-    pieces: list[_Piece]
+    pieces: list[_Part]
     open_block: str | None = None
 
     @property
@@ -80,162 +80,163 @@ class _Page:
 
     @property
     def prose(self) -> str:
-        """What stands around the blocks."""
-        return _clean("\n".join(piece.written for piece in self.pieces if piece.block is None)).strip()
+        """The text around the blocks."""
+        return _clean_prose("\n".join(piece.written for piece in self.pieces if piece.block is None)).strip()
 
     def around(self, block: str) -> str:
-        """All but one block, however often it is there: advice may quote others."""
-        return _clean("\n".join(piece.written for piece in self.pieces if piece.block != block)).strip()
+        """The text without one block; advice may quote others."""
+        return _clean_prose("\n".join(piece.written for piece in self.pieces if piece.block != block)).strip()
 
 
 def read_plan(reply: Reply, form: ReplyForm) -> Answer:
-    """The advice, and where the form asks for one, the scaffold. Advice that is whole stays where a scaffold is not."""
-    reply = _without_thoughts(reply)
-    if fault := _fault_at_first_sight(reply):
-        cut_off = _take_apart(reply.text) if fault.fault is ReplyFault.TRUNCATED else None
+    """Read the advice and, if the form asks for it, the scaffold. Keep complete advice without a scaffold."""
+    reply = _strip_thoughts(reply)
+    if fault := _find_early_fault(reply):
+        cut_off = _split_blocks(reply.text) if fault.fault is ReplyFault.TRUNCATED else None
         return replace(fault, text=cut_off.prose) if cut_off and cut_off.open_block is not None else fault
     anchored = "scaffold" in form.fields
-    if (arguments := _handed_in(reply, "advice")) is not None:
-        fields = _fields(arguments)
+    if (arguments := _structured_arguments(reply, "advice")) is not None:
+        fields = _parse_fields(arguments)
         if isinstance(fields, Answer):
             return fields
         advice, source = fields.get("advice", ""), fields.get("scaffold", "")
-        answer = _in_field(source, advice, _pick_scaffold) if anchored else Answer(advice)
+        answer = _read_field(source, advice, _pick_scaffold) if anchored else Answer(advice)
     else:
-        page = _take_apart(reply.text)
-        answer = _pick_scaffold(page) if anchored else Answer(_clean(reply.text).strip())
+        page = _split_blocks(reply.text)
+        answer = _pick_scaffold(page) if anchored else Answer(_clean_prose(reply.text).strip())
     if not answer.text and answer.source is None and answer.fault in (None, ReplyFault.NO_CODE):
         return Answer(fault=ReplyFault.EMPTY, detail="The reply holds no advice.")
     return answer
 
 
 def read_kernel(reply: Reply) -> Answer:
-    """The explanation and the source that defines ModelNew."""
-    reply = _without_thoughts(reply)
-    if fault := _fault_at_first_sight(reply):
+    """Read the explanation and the source that defines ModelNew."""
+    reply = _strip_thoughts(reply)
+    if fault := _find_early_fault(reply):
         return fault
-    if (arguments := _handed_in(reply, "source")) is not None:
-        fields = _fields(arguments)
+    if (arguments := _structured_arguments(reply, "source")) is not None:
+        fields = _parse_fields(arguments)
         if isinstance(fields, Answer):
             return fields
-        answer = _in_field(fields.get("source", ""), fields.get("explanation", ""), _pick_kernel)
+        answer = _read_field(fields.get("source", ""), fields.get("explanation", ""), _pick_kernel)
         if answer.fault is not ReplyFault.NO_CODE or not reply.text.strip():
             return answer
-    page = _take_apart(reply.text)
-    whole = _normalised(reply.text)
+    page = _split_blocks(reply.text)
+    whole = _normalise_newlines(reply.text)
     if not page.blocks and page.open_block is None and _is_kernel(whole):
-        return _checked("", whole)
+        return _check_source("", whole)
     return _pick_kernel(page)
 
 
-def _fault_at_first_sight(reply: Reply) -> Answer | None:
+def _find_early_fault(reply: Reply) -> Answer | None:
     if reply.finish in (Finish.REFUSED, Finish.PROMPT_TOO_LONG):
-        return _faulty(*_BY_FINISH[reply.finish])
-    if len(reply.text) + len(reply.arguments or "") > LARGEST_REPLY:
-        return _faulty(ReplyFault.TOO_LARGE, f"The reply is longer than {LARGEST_REPLY} characters.")
+        return _make_fault(*_BY_FINISH[reply.finish])
+    if len(reply.text) + len(reply.arguments or "") > MAX_REPLY_CHARACTERS:
+        return _make_fault(ReplyFault.TOO_LARGE, f"The reply is longer than {MAX_REPLY_CHARACTERS} characters.")
     if reply.finish is Finish.TRUNCATED:
-        return _faulty(*_BY_FINISH[reply.finish])
+        return _make_fault(*_BY_FINISH[reply.finish])
     if not reply.text.strip() and not (reply.arguments or "").strip():
-        return _faulty(ReplyFault.EMPTY, "The reply is empty.")
+        return _make_fault(ReplyFault.EMPTY, "The reply is empty.")
     return None
 
 
-def _without_thoughts(reply: Reply) -> Reply:
-    """What follows the thoughts; nothing where they never end. A tag inside of code is none."""
-    thoughts, tag, rest = reply.text.rpartition(_THOUGHT)
+def _strip_thoughts(reply: Reply) -> Reply:
+    """Return what follows the thoughts; nothing if they never end. Ignore tags inside code."""
+    thoughts, tag, rest = reply.text.rpartition(_THOUGHTS_END)
     if not tag:
-        return replace(reply, text="") if reply.text.lstrip().startswith(_THINKING) else reply
-    in_code = all(_take_apart(part).open_block is not None for part in (thoughts, rest))
+        return replace(reply, text="") if reply.text.lstrip().startswith(_THOUGHTS_BEGIN) else reply
+    in_code = all(_split_blocks(part).open_block is not None for part in (thoughts, rest))
     return replace(reply, text=rest) if rest.strip() and not in_code else reply
 
 
 # -- the structured answer ------------------------------------------------------------------------------------------
 
 
-def _handed_in(reply: Reply, field: str) -> str | None:
-    """The structured answer: the call of the tool, or one that is written out by a model that was offered none."""
+def _structured_arguments(reply: Reply, field: str) -> str | None:
+    """The arguments of the tool call, or of a call that the model wrote out as text."""
     if reply.arguments is not None:
         return reply.arguments
-    text = _normalised(reply.text).strip().removeprefix("<tool_call>").removesuffix("</tool_call>")
-    blocks = _take_apart(text).blocks
+    text = _normalise_newlines(reply.text).strip().removeprefix("<tool_call>").removesuffix("</tool_call>")
+    blocks = _split_blocks(text).blocks
     written = (blocks[0] if len(blocks) == 1 else text).strip()
     if not written.startswith("{"):
         return None
     try:
         data = json.loads(written, strict=False)
-        data = _decoded(data.get("arguments", data.get("parameters", data)))
+        data = _decode(data.get("arguments", data.get("parameters", data)))
     except (ValueError, RecursionError):
         return None
     return json.dumps(data) if isinstance(data, dict) and field in data else None
 
 
-def _fields(arguments: str) -> dict[str, str] | Answer:
-    """The texts of the structured answer, or what is wrong with it."""
+def _parse_fields(arguments: str) -> dict[str, str] | Answer:
+    """The texts of the structured answer, or its fault."""
     try:
         data = json.loads(arguments, strict=False)  # line breaks inside strings are common and harmless
-        answers = [_decoded(item) for item in data] if isinstance(data, list) else [_decoded(data)]
+        answers = [_decode(item) for item in data] if isinstance(data, list) else [_decode(data)]
     except (ValueError, RecursionError):
-        return _faulty(ReplyFault.MALFORMED, "The arguments of the answer are not valid JSON.")
+        return _make_fault(ReplyFault.MALFORMED, "The arguments of the answer are not valid JSON.")
     if not answers or not all(isinstance(answer, dict) for answer in answers):
-        return _faulty(ReplyFault.MALFORMED, "The arguments of the answer are not a JSON object.")
+        return _make_fault(ReplyFault.MALFORMED, "The arguments of the answer are not a JSON object.")
     first = answers[0]
     if any(answer != first for answer in answers):
-        return _faulty(ReplyFault.TWO_ANSWERS, "The reply hands in several different answers; give one.")
+        return _make_fault(ReplyFault.TWO_ANSWERS, "The reply hands in several different answers; give one.")
     texts = {name: value for name, value in first.items() if value is not None}
     if wrong := [name for name, value in texts.items() if not isinstance(value, str)]:
-        return _faulty(ReplyFault.MALFORMED, f"The field {_clean(wrong[0])[:40]!r} of the answer is not a text.")
+        name = _clean_prose(wrong[0])[:40]
+        return _make_fault(ReplyFault.MALFORMED, f"The field {name!r} of the answer is not a text.")
     return texts
 
 
-def _decoded(item: Any) -> Any:
-    """An answer, which some models and every list of several calls wrap into a string of JSON."""
+def _decode(item: Any) -> Any:
+    """Decode an answer that is wrapped in a JSON string, as in every list of several calls."""
     return json.loads(item, strict=False) if isinstance(item, str) else item
 
 
-def _in_field(source: str, text: str, pick: Callable[[_Page, str | None], Answer]) -> Answer:
-    """What a field holds: the source itself, or the source in a fence, perhaps after some words."""
-    source = _normalised(source)
-    page = _take_apart(source)
-    fenced = _FENCE.match(source.lstrip("\n")) or (page.blocks and _parsed(source) is None)
-    return pick(page if fenced else _Page([_Piece(source, source)]), _clean(text).strip())
+def _read_field(source: str, text: str, pick: Callable[[_Document, str | None], Answer]) -> Answer:
+    """Read a field with the source, or with the source in a fence after some words."""
+    source = _normalise_newlines(source)
+    page = _split_blocks(source)
+    fenced = _FENCE.match(source.lstrip("\n")) or (page.blocks and _parse_python(source) is None)
+    return pick(page if fenced else _Document([_Part(source, source)]), _clean_prose(text).strip())
 
 
 # -- fenced blocks --------------------------------------------------------------------------------------------------
 
 
-def _take_apart(text: str) -> _Page:
-    """Follow the fences line by line: a block is closed by a bare fence of its own kind, at least as long."""
-    pieces: list[_Piece] = []
+def _split_blocks(text: str) -> _Document:
+    """Split a text at its fences. A bare fence of the same kind, at least as long, closes a block."""
+    pieces: list[_Part] = []
     inside: list[str] = []
     fence = opening = ""
-    for line in _normalised(text).split("\n"):
+    for line in _normalise_newlines(text).split("\n"):
         match = _FENCE.fullmatch(line)
         if not fence:
             if match and not ("`" in match[1] and "`" in match[2]):
                 fence, opening, inside = match[1], line, []
             else:
-                pieces.append(_Piece(line))
+                pieces.append(_Part(line))
         elif match and match[1].startswith(fence) and not match[2].strip():
-            pieces.append(_Piece("\n".join([opening, *inside, line]), "\n".join(inside)))
+            pieces.append(_Part("\n".join([opening, *inside, line]), "\n".join(inside)))
             fence = ""
         else:
             inside.append(line)
-    return _Page(pieces, "\n".join(inside) if fence else None)
+    return _Document(pieces, "\n".join(inside) if fence else None)
 
 
-def _pick_kernel(page: _Page, explanation: str | None = None) -> Answer:
+def _pick_kernel(page: _Document, explanation: str | None = None) -> Answer:
     text = page.prose if explanation is None else explanation
-    found = list(dict.fromkeys(block for block in page.blocks if _MODEL_NEW.search(block)))
+    found = list(dict.fromkeys(block for block in page.blocks if _CLASS_LINE.search(block)))
     if len(found) > 1:
         return Answer(text, None, ReplyFault.TWO_ANSWERS, "The reply holds several different ModelNew; give one.")
-    if page.open_block is not None and (not found or _MODEL_NEW.search(page.open_block)):
+    if page.open_block is not None and (not found or _CLASS_LINE.search(page.open_block)):
         return Answer(text, None, ReplyFault.TRUNCATED, _CUT_OFF)
     if not found:
         return Answer(text, None, ReplyFault.NO_CODE, "The reply holds no code block that defines class ModelNew.")
-    return _checked(text, found[0])
+    return _check_source(text, found[0])
 
 
-def _pick_scaffold(page: _Page, advice: str | None = None) -> Answer:
+def _pick_scaffold(page: _Document, advice: str | None = None) -> Answer:
     text = page.prose if advice is None else advice
     distinct = list(dict.fromkeys(block for block in page.blocks if block.strip()))
     found = [block for block in distinct if _MARKER.search(block)] or distinct
@@ -245,24 +246,24 @@ def _pick_scaffold(page: _Page, advice: str | None = None) -> Answer:
         return Answer(text, None, ReplyFault.TRUNCATED, _CUT_OFF)
     if not found:
         return Answer(text, None, ReplyFault.NO_CODE, "The reply holds no code block with the marked source.")
-    return _checked(page.around(found[0]) if advice is None else advice, found[0])
+    return _check_source(page.around(found[0]) if advice is None else advice, found[0])
 
 
-def _checked(text: str, source: str) -> Answer:
+def _check_source(text: str, source: str) -> Answer:
     if _UNPRINTABLE.search(source):
         return Answer(text, None, ReplyFault.MALFORMED, "The source holds characters that no source file can hold.")
     return Answer(text, source.strip("\n") + "\n")
 
 
 def _is_kernel(text: str) -> bool:
-    """Whether a text without fences is, as a whole, Python that defines ModelNew."""
-    tree = _parsed(text) if _MODEL_NEW.search(text) else None
+    """True if a text without fences is Python that defines ModelNew."""
+    tree = _parse_python(text) if _CLASS_LINE.search(text) else None
     return tree is not None and any(isinstance(node, ast.ClassDef) and node.name == "ModelNew" for node in tree.body)
 
 
-def _parsed(text: str) -> ast.Module | None:
+def _parse_python(text: str) -> ast.Module | None:
     try:
-        with warnings.catch_warnings():  # an odd escape in a string is the author's business
+        with warnings.catch_warnings():  # an odd escape in a string is harmless
             warnings.simplefilter("ignore")
             return ast.parse(text.replace("\0", ""))
     except (SyntaxError, ValueError, RecursionError, MemoryError):
@@ -272,14 +273,14 @@ def _parsed(text: str) -> ast.Module | None:
 # -- characters -----------------------------------------------------------------------------------------------------
 
 
-def _normalised(text: str) -> str:
+def _normalise_newlines(text: str) -> str:
     return text.removeprefix("\ufeff").replace("\r\n", "\n").replace("\r", "\n")
 
 
-def _clean(text: str) -> str:
-    """Prose that can be stored and sent anywhere."""
-    return _UNPRINTABLE.sub("\ufffd", _normalised(text))
+def _clean_prose(text: str) -> str:
+    """Replace characters that cannot be stored or sent."""
+    return _UNPRINTABLE.sub("\ufffd", _normalise_newlines(text))
 
 
-def _faulty(fault: ReplyFault, detail: str) -> Answer:
+def _make_fault(fault: ReplyFault, detail: str) -> Answer:
     return Answer(fault=fault, detail=detail)

@@ -1,7 +1,7 @@
 """The agents as plain functions: build the window, write the prompt, ask, read the answer.
 
-An answer that cannot be used, or a scaffold that breaks the anchor rules, is sent back with the reason; what is left
-after that is used as far as it goes and recorded as what it is.
+An unusable answer, or a scaffold that breaks the anchor rules, is sent back with the reason. The best answer is used
+and its faults are recorded.
 """
 
 from __future__ import annotations
@@ -23,18 +23,18 @@ from stark.agents.replies import (
 )
 from stark.agents.windows import Window, bare_window, code_window, debug_window, plan_window
 from stark.core.chat import Message, Reply, ReplyFault, ReplyForm
-from stark.core.interfaces import Desk
+from stark.core.interfaces import AttemptContext
 from stark.core.records import Ticket
 from stark.core.settings import Settings
 from stark.core.tree import Plan, Role
 
-FEW_WORDS = 80  # characters; no advice is as short
-POINTLESS_TO_SEND_BACK = frozenset({ReplyFault.REFUSED, ReplyFault.PROMPT_TOO_LONG, ReplyFault.TOO_LARGE})
+MIN_ADVICE_CHARACTERS = 80  # a shorter text is no advice
+FINAL_FAULTS = frozenset({ReplyFault.REFUSED, ReplyFault.PROMPT_TOO_LONG, ReplyFault.TOO_LARGE})
 
 
 @dataclass(frozen=True)
 class Team:
-    """What the agents of a run have in common."""
+    """The prompts and settings that the agents of a run share."""
 
     prompts: Prompts
     settings: Settings
@@ -42,7 +42,7 @@ class Team:
 
 @dataclass(frozen=True)
 class Proposal:
-    """What an agent came up with. ``fault`` says why there is no source or no plan."""
+    """The result of an agent. ``fault`` is the reason why there is no source or no plan."""
 
     role: Role
     source: str | None = None
@@ -53,56 +53,56 @@ class Proposal:
     notes: tuple[str, ...] = ()
 
 
-async def plan(team: Team, ticket: Ticket, desk: Desk) -> Proposal:
-    """Ask the planner for one optimisation and the scaffold that marks where it goes."""
+async def plan(team: Team, ticket: Ticket, context: AttemptContext) -> Proposal:
+    """Ask the planner for one optimisation, and a scaffold that marks the code to change."""
     anchored = team.settings.anchors.mode != "off"
     form = PLAN_FORM if anchored else PLAN_FORM_WITHOUT_ANCHORS
     parent_source = ticket.parent.source or ""
 
     def broken_rules(answer: Answer) -> tuple[str, ...]:
-        return anchors.violations(answer.source, parent_source) if anchored and answer.source else ()
+        return anchors.find_violations(answer.source, parent_source) if anchored and answer.source else ()
 
     window = plan_window(ticket, team.settings.windows)
-    messages = team.prompts.plan(window, _strategy(team, ticket, desk))
+    messages = team.prompts.plan(window, _choose_strategy(team, ticket, context))
     answer, wrong, notes = await _converse(
-        team, desk, Role.PLAN, messages, form, window, lambda reply: read_plan(reply, form), broken_rules
+        team, context, Role.PLAN, messages, form, window, lambda reply: read_plan(reply, form), broken_rules
     )
     if not answer.text and answer.source is None:
-        return Proposal(Role.PLAN, fault=_describe(answer), notes=notes)
+        return Proposal(Role.PLAN, fault=_describe_fault(answer), notes=notes)
     return Proposal(Role.PLAN, plan=Plan(answer.text, answer.source, wrong), notes=notes)
 
 
-async def code(team: Team, ticket: Ticket, desk: Desk, made: Plan) -> Proposal:
+async def code(team: Team, ticket: Ticket, context: AttemptContext, made: Plan) -> Proposal:
     """Ask the coder to resolve the plan's anchors into a complete candidate."""
     window = code_window(ticket, team.settings.windows)
     messages = team.prompts.code(window, made)
-    answer, _, notes = await _converse(team, desk, Role.CODE, messages, CODE_FORM, window, read_kernel)
-    proposal = _kernel(Role.CODE, answer, notes, made)
+    answer, _, notes = await _converse(team, context, Role.CODE, messages, CODE_FORM, window, read_kernel)
+    proposal = _make_proposal(Role.CODE, answer, notes, made)
     if proposal.source is None or not made.grounded:
         return proposal
-    share = anchors.outside_share(ticket.parent.source or "", made.scaffold or "", proposal.source)
+    share = anchors.measure_outside_share(ticket.parent.source or "", made.scaffold or "", proposal.source)
     return replace(proposal, outside_share=share)
 
 
-async def debug(team: Team, ticket: Ticket, desk: Desk) -> Proposal:
+async def debug(team: Team, ticket: Ticket, context: AttemptContext) -> Proposal:
     """Ask the debugger to repair the parent; its plan and anchors are inherited."""
     window = debug_window(ticket, team.settings.windows)
     messages = team.prompts.debug(window)
-    answer, _, notes = await _converse(team, desk, Role.DEBUG, messages, DEBUG_FORM, window, read_kernel)
-    return _kernel(Role.DEBUG, answer, notes, ticket.parent.plan)
+    answer, _, notes = await _converse(team, context, Role.DEBUG, messages, DEBUG_FORM, window, read_kernel)
+    return _make_proposal(Role.DEBUG, answer, notes, ticket.parent.plan)
 
 
-async def solo(team: Team, ticket: Ticket, desk: Desk) -> Proposal:
+async def solo(team: Team, ticket: Ticket, context: AttemptContext) -> Proposal:
     """Ask the single agent of the baselines for a candidate."""
     window = bare_window(ticket)
     messages = team.prompts.solo(window)
-    answer, _, notes = await _converse(team, desk, Role.SOLO, messages, SOLO_FORM, window, read_kernel)
-    return _kernel(Role.SOLO, answer, notes, None)
+    answer, _, notes = await _converse(team, context, Role.SOLO, messages, SOLO_FORM, window, read_kernel)
+    return _make_proposal(Role.SOLO, answer, notes, None)
 
 
 async def _converse(
     team: Team,
-    desk: Desk,
+    context: AttemptContext,
     role: Role,
     messages: list[Message],
     form: ReplyForm,
@@ -110,49 +110,48 @@ async def _converse(
     read: Callable[[Reply], Answer],
     objections: Callable[[Answer], Sequence[str]] = lambda answer: (),
 ) -> tuple[Answer, tuple[str, ...], tuple[str, ...]]:
-    """Ask, and send the answer back as often as the settings allow. Also returns what is still wrong, and notes."""
+    """Ask, and send a faulty answer back as often as the settings allow. Return the answer, its faults, and notes."""
     notes: list[str] = []
     best = Answer()
     still_wrong: tuple[str, ...] = ("nothing was answered",)
-    for chances_left in range(team.settings.anchors.send_back, -1, -1):
-        reply = await desk.ask(role, messages, form, window.ids)
+    for chances_left in range(team.settings.anchors.max_retries, -1, -1):
+        reply = await context.ask(role, messages, form, window.ids)
         notes += [f"{role}: {note}" for note in reply.notes]
         answer = read(reply)
         wrong = (answer.detail,) if answer.fault else tuple(objections(answer))
         if answer.source or (not best.source and (answer.text or not best.text)):
-            best, still_wrong = _with_earlier_words(answer, best), wrong
-        if not wrong or not chances_left or answer.fault in POINTLESS_TO_SEND_BACK:
+            best, still_wrong = _keep_earlier_advice(answer, best), wrong
+        if not wrong or not chances_left or answer.fault in FINAL_FAULTS:
             break
         notes.append(f"{role}: sent back: {' '.join(wrong)}")
-        said = Message("assistant", (reply.arguments or reply.text).strip() or "(no answer)")
-        messages = [*messages, said, team.prompts.send_back(wrong)]
+        answered = Message("assistant", (reply.arguments or reply.text).strip() or "(no answer)")
+        messages = [*messages, answered, team.prompts.send_back(wrong)]
     return best, still_wrong, tuple(notes)
 
 
-def _with_earlier_words(answer: Answer, earlier: Answer) -> Answer:
-    """An answer of which only the scaffold was sent back, and which comes again with no advice ("Here is the corrected
-    file:"), keeps what it had."""
-    kept = earlier.source is not None and len(answer.text) < min(FEW_WORDS, len(earlier.text))
+def _keep_earlier_advice(answer: Answer, earlier: Answer) -> Answer:
+    """Keep the earlier advice if the corrected answer has none ("Here is the corrected file:")."""
+    kept = earlier.source is not None and len(answer.text) < min(MIN_ADVICE_CHARACTERS, len(earlier.text))
     return replace(answer, text=earlier.text) if kept else answer
 
 
-def _kernel(role: Role, answer: Answer, notes: tuple[str, ...], made: Plan | None) -> Proposal:
+def _make_proposal(role: Role, answer: Answer, notes: tuple[str, ...], made: Plan | None) -> Proposal:
     if answer.source is None:
-        return Proposal(role, plan=made, explanation=answer.text, fault=_describe(answer), notes=notes)
+        return Proposal(role, plan=made, explanation=answer.text, fault=_describe_fault(answer), notes=notes)
     source = anchors.remove_markers(answer.source)
     if source != answer.source:
         notes = (*notes, f"{role}: left markers in the source; they were removed")
     return Proposal(role, source=source, plan=made, explanation=answer.text, notes=notes)
 
 
-def _strategy(team: Team, ticket: Ticket, desk: Desk) -> str | None:
-    """A direction to consider, where the temperature cannot make the planner's ideas differ."""
+def _choose_strategy(team: Team, ticket: Ticket, context: AttemptContext) -> str | None:
+    """Draw a direction for the planner if temperature cannot vary its ideas."""
     wanted = team.settings.prompts.strategy_hint
-    sampled_cold = team.settings.roles.plan.temperature is None or not desk.takes_temperature(Role.PLAN)
-    if wanted == "always" or (wanted == "auto" and sampled_cold):
+    has_temperature = team.settings.roles.plan.temperature is not None and context.takes_temperature(Role.PLAN)
+    if wanted == "always" or (wanted == "auto" and not has_temperature):
         return sample_strategy(ticket.rng("strategy"))
     return None
 
 
-def _describe(answer: Answer) -> str:
+def _describe_fault(answer: Answer) -> str:
     return f"{answer.fault}: {answer.detail}" if answer.fault else answer.detail

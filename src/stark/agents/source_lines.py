@@ -1,8 +1,8 @@
-"""What of a candidate's source is code: Python without its comments, and C++ or CUDA in triple-quoted strings.
+"""Finds the code in a candidate's source: Python without comments, and C++ or CUDA in triple-quoted strings.
 
-Python is read line by line. C++ is read as the compiler gets it (escapes read, an f-string's placeholders whole): what
-stands between two gaps verbatim, a gap being blanks, line ends and comments that may be added. Whatever is in doubt is
-taken as it is written. Not seen is what other code does with a string, such as putting half a line in front of it.
+Python is read line by line. C++ is read as the compiler gets it, with escapes resolved and placeholders of f-strings
+whole. Pieces of C++ are separated by gaps: blanks, line ends and comments that may be added. Doubtful text counts as
+code. Later changes to a string, such as a prefix joined to it, are not seen.
 """
 
 from __future__ import annotations
@@ -27,16 +27,16 @@ _CPP = re.compile(
         | "(?:[^"\\\n]|\\[\s\S])*" | '(?:\\.[^'\n]{0,8}|[^'\\\n]{1,4})'
         | \d(?:'?\w)* | (?!(?:u8|[uUL])?R")\w+       # numbers have digit separators
         | [^\w\s"'/\\]+ | /(?![/*]) | \\(?!\n) )+ )
-    | (?P<doubt> [\s\S] )                            # what is never closed, and odd blanks
+    | (?P<doubt> [\s\S] )                            # unclosed text and odd blanks
     """,
     re.VERBOSE,
 )
 # Lines that not every compiler joins, or that join into the delimiter of a comment or a string.
-_ODD = re.compile(r"""\\[ \t\v\f]+\n | \\\\\n | [/*\w]\\\n[/*"'\\] | \?\?/ | \0""", re.VERBOSE)
+_ODD_JOINTS = re.compile(r"""\\[ \t\v\f]+\n | \\\\\n | [/*\w]\\\n[/*"'\\] | \?\?/ | \0""", re.VERBOSE)
 _LIKE_CPP = re.compile(r"^[ \t]*\#\w|;|\)\s*\{", re.MULTILINE)
 _LIKE_PYTHON = re.compile(r"^[ \t]*(?:def \w+\(|import \w|from \S+ import )", re.MULTILINE)
 _BRACES = re.compile(r"""\{\{ | \}\} | \{(?:[^{}\n"'\\]|"[^"\n\\]*"|'[^'\n\\]*')*\} | [{}]""", re.VERBOSE)
-# Escapes that leave C++ as it is spelled, or that blanks may stand for; all others are in doubt.
+# Escapes that do not change the C++, or that blanks may stand for; all others are doubtful.
 _ESCAPE = re.compile(r"(?P<joint>(?<=[ \t])\\\n)|(?P<splice>(?<=[ \t])\\\\(?=\n))|(?P<same>\\\\(?=\w))|\\")
 _PLACEHOLDER = "\u02ac"  # a letter, because it may be part of a name
 _DOUBT = "\0"  # in no source
@@ -48,14 +48,14 @@ _STRING_ENDS = {getattr(token, name) for name in ("FSTRING_END", "TSTRING_END") 
 
 
 class CodeLine(NamedTuple):
-    """A line, or a piece of one, that is left when comments, blank lines and trailing white space are taken away."""
+    """A line, or a piece of one, without comments, blank lines and trailing white space."""
 
     number: int
     text: str
 
 
 class Span(NamedTuple):
-    """A comment (no prefix), or the inside of a triple-quoted string, perhaps joined to another text."""
+    """A comment (no prefix), or the inside of a triple-quoted string. ``joined``: another text is next to it."""
 
     start: int
     end: int
@@ -64,36 +64,36 @@ class Span(NamedTuple):
 
 
 class Reading(NamedTuple):
-    """What counts of a source, the comments that do not, and the triple-quoted strings."""
+    """The code of a source, its comments and its triple-quoted strings."""
 
     pieces: Sequence[CodeLine]
     comments: Sequence[Span] = ()
     strings: Sequence[Span] = ()
 
 
-# -- what of a source is code ---------------------------------------------------------------------------------------
+# -- Python ---------------------------------------------------------------------------------------------------------
 
 
 def code_lines(source: str) -> list[CodeLine]:
-    """The lines of code. A source that cannot be tokenized (a failed candidate) keeps its comments."""
+    """The lines of code. A source that cannot be tokenized keeps its comments."""
     lines: dict[int, str] = {}
-    for number, text in read_source(unix(source)).pieces:
+    for number, text in read_source(normalise_newlines(source)).pieces:
         lines[number] = lines.get(number, "") + text.replace("\n", " ")
     return [CodeLine(number, text.rstrip()) for number, text in sorted(lines.items()) if text.strip()]
 
 
 def read_source(source: str) -> Reading:
-    """The pieces of code, the comments and the strings of a source; all of it is code where it is no Python."""
+    """Split a source into code, comments and strings; a source that is no Python is all code."""
     try:
         return parse_source(source)
     except (tokenize.TokenError, SyntaxError):
         return Reading([CodeLine(number, line) for number, line in enumerate(source.split("\n"), 1) if line.strip()])
 
 
-@functools.lru_cache(maxsize=32)  # one attempt asks for the same few sources again and again
+@functools.lru_cache(maxsize=32)  # one attempt reads the same few sources repeatedly
 def parse_source(source: str) -> Reading:
-    """A TokenError or SyntaxError where this is not Python."""
-    spans = _spans(source)
+    """Split a source; raise TokenError or SyntaxError if it is no Python."""
+    spans = _find_spans(source)
     pieces: list[tuple[int, str]] = []
     comments: list[Span] = []
     end = 0
@@ -109,7 +109,7 @@ def parse_source(source: str) -> Reading:
                     pieces.append((start, text))
         end = span.end
     pieces += _python_pieces(source[end:], end)
-    starts = line_starts(source)
+    starts = find_line_starts(source)
     numbered = [CodeLine(bisect_right(starts, place), text) for place, text in pieces]
     return Reading(numbered, comments, [span for span in spans if span.prefix is not None])
 
@@ -123,16 +123,16 @@ def _python_pieces(text: str, place: int) -> Iterator[tuple[int, str]]:
         place += len(line) + 1
 
 
-def _spans(source: str) -> list[Span]:
+def _find_spans(source: str) -> list[Span]:
     """Comments and triple-quoted strings in order."""
-    starts = line_starts(source)
+    starts = find_line_starts(source)
     spans: list[Span] = []
     depth, opened = 0, 0
     for item in tokenize.generate_tokens(io.StringIO(source).readline):
         start, end = (starts[row - 1] + column for row, column in (item.start, item.end))
         if item.type == token.ERRORTOKEN:
             raise SyntaxError(f"unexpected {item.string!r} on line {item.start[0]}")
-        if item.type in _STRING_STARTS:  # from Python 3.12 on an f-string is many tokens, and may hold others
+        if item.type in _STRING_STARTS:  # since Python 3.12 an f-string is many tokens and may be nested
             opened, depth = start if depth == 0 else opened, depth + 1
         elif item.type in _STRING_ENDS:
             depth -= 1
@@ -148,34 +148,35 @@ def _spans(source: str) -> list[Span]:
     return spans
 
 
-def line_starts(source: str) -> list[int]:
+def find_line_starts(source: str) -> list[int]:
     return list(itertools.accumulate((len(line) + 1 for line in source.split("\n")), initial=0))
 
 
-def unix(source: str) -> str:
+def normalise_newlines(source: str) -> str:
     return source.replace("\r\n", "\n").replace("\r", "\n")
 
 
-# -- what of a string is code ---------------------------------------------------------------------------------------
+# -- C++ in strings -------------------------------------------------------------------------------------------------
 
 
 def _string_pieces(source: str, span: Span) -> Iterator[tuple[int, int, str | None]]:
-    """Start, end and text; no text for a comment that does not count. The lines as they are if not surely C++."""
+    """Yield start, end and text; no text for comments. A string that may not be C++ is yielded line by line."""
     text = source[span.start : span.end]
-    masked = _masked(text, span.prefix or "")
+    masked = _mask(text, span.prefix or "")
     tokens = list(itertools.takewhile(lambda item: item.lastgroup != "doubt", _CPP.finditer(masked)))
     code = "".join(item.group() for item in tokens if item.lastgroup != "comment")
-    is_clear = not text or (tokens and tokens[-1].end() == len(text) and not _ODD.search(masked))
+    is_clear = not text or (tokens and tokens[-1].end() == len(text) and not _ODD_JOINTS.search(masked))
     if is_clear and (not code.strip() or (_LIKE_CPP.search(code) and not _LIKE_PYTHON.search(code))):
         pieces = _cpp_pieces(tokens, text, span.joined)
-    else:  # with the line end a line is like no piece of C++
-        pieces = ((start, start, line + "\n") for start, line in zip(line_starts(text), text.split("\n"), strict=False))
+    else:  # the line end makes it differ from any piece of C++
+        lines = zip(find_line_starts(text), text.split("\n"), strict=False)
+        pieces = ((start, start, line + "\n") for start, line in lines)
     for start, end, shown in pieces:
         yield span.start + start, span.start + end, shown
 
 
-def _masked(text: str, prefix: str) -> str:
-    """The text as the compiler gets it, but as long as it is spelled."""
+def _mask(text: str, prefix: str) -> str:
+    """The text as the compiler gets it, with every character at its place."""
     if "f" in prefix or "t" in prefix:
         text = _BRACES.sub(_mask_braces, text)
     meant = {"joint": "  ", "splice": " \\", "same": "\\\\", None: _DOUBT}
@@ -188,11 +189,11 @@ def _mask_braces(match: re.Match[str]) -> str:
 
 
 def _cpp_pieces(tokens: list[re.Match[str]], text: str, joined: bool) -> Iterator[tuple[int, int, str | None]]:
-    """One gap is like another, but for the line ends of directives. Next to the quotes it is like none."""
+    """Yield the pieces between gaps. All gaps are equal, except line ends of directives; gaps at the quotes vanish."""
     gap: set[str | None] = set()
     in_directive, begins_line, begins_row, before, end = joined, True, not joined, "", 0
     for item in tokens:
-        if item.lastgroup == "comment" and _may_be_added(item, begins_row, before):
+        if item.lastgroup == "comment" and _is_removable(item, begins_row, before):
             gap.add("comment")
             yield *item.span(), None
         elif item.lastgroup in ("newline", "splice", "blank"):
@@ -200,7 +201,7 @@ def _cpp_pieces(tokens: list[re.Match[str]], text: str, joined: bool) -> Iterato
             begins_line |= item.lastgroup == "newline"
             begins_row |= item.lastgroup != "blank"
         else:
-            space = _shown(gap, in_directive) if end or joined else ""
+            space = _format_gap(gap, in_directive) if end or joined else ""
             is_code = item.lastgroup == "code"
             directive = is_code and begins_line and item.group().startswith(("#", "%:"))
             in_directive = directive or (in_directive and "newline" not in gap)
@@ -208,20 +209,20 @@ def _cpp_pieces(tokens: list[re.Match[str]], text: str, joined: bool) -> Iterato
             yield start, end, space + "\n" * directive + text[start:end]
             gap, begins_line, begins_row, before = set(), begins_line and not is_code, False, item.group()[-1]
     if in_directive or joined:
-        yield end, end, _shown(gap, True)
+        yield end, end, _format_gap(gap, True)
 
 
-def _shown(gap: set[str | None], by_line: bool) -> str:
+def _format_gap(gap: set[str | None], by_line: bool) -> str:
     if by_line and "newline" in gap:
         return "\n"
     return "\\\n" if gap == {"splice"} else " " if gap else ""
 
 
-def _may_be_added(comment: re.Match[str], begins_row: bool, before: str) -> bool:
-    """Surely a comment, to the compiler too, and one that takes no code with it."""
+def _is_removable(comment: re.Match[str], begins_row: bool, before: str) -> bool:
+    """True for a comment that the compiler also reads as one and that hides no code."""
     text = comment.group()
     if _PLACEHOLDER in text or (text.startswith("//") and ("\n" in text or comment.end() == len(comment.string))):
         return False
     alone = begins_row and comment["ends_line"] is not None
-    # No operator follows these in any language, so that `//` is not a division.
+    # No operator follows these in any language, so `//` is no division.
     return alone or before in (";", "{", "}", ",") or bool(MARKER.search(text))

@@ -1,4 +1,4 @@
-"""Dynamic context windows: which earlier attempts each role is shown, and what of them. Rebuilt for every call."""
+"""Dynamic context windows: the earlier attempts that each role sees. Rebuilt for every call."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from stark.core.tree import ROOT_ID, Node
 
 @dataclass(frozen=True)
 class Window:
-    """The past as one agent sees it.
+    """The nodes that one agent sees.
 
-    The sources of the selected node and the root are always in the prompt, as latest attempt and as task. ``shown`` are
-    the nodes whose observations are listed, in landing order: with ``cap_counts = "all"`` the draw may leave out even
-    the observations of those two, but never of what is to be repaired.
+    The prompt always holds the sources of the selected node (latest attempt) and the root (task). ``shown`` are the
+    nodes whose observations are listed, in landing order. With ``cap_includes_root`` the draw may leave out those two,
+    but never a node to repair.
     """
 
     selected: Node
@@ -25,12 +25,12 @@ class Window:
 
     @property
     def others(self) -> tuple[Node, ...]:
-        """What is shown beside the selected node and the root."""
+        """The nodes shown in addition to the selected node and the root."""
         return tuple(node for node in self.shown if node.id not in (self.selected.id, self.root.id))
 
     @property
     def ids(self) -> tuple[int, ...]:
-        """Every node the agent sees something of, none twice."""
+        """The ids of all nodes that the agent sees, each once."""
         return tuple(dict.fromkeys(node.id for node in (self.selected, self.root, *self.others)))
 
 
@@ -55,15 +55,15 @@ def debug_window(ticket: Ticket, settings: WindowSettings) -> Window:
 
 def bare_window(ticket: Ticket) -> Window:
     """{i, root}."""
-    return _shown(ticket, {ticket.parent.id, ticket.tree.root.id})
+    return _make_window(ticket, {ticket.parent.id, ticket.tree.root.id})
 
 
 def _window(ticket: Ticket, settings: WindowSettings, role: str, candidates: Iterable[Node]) -> Window:
-    if settings.enabled is False:  # None was left to the method, and this is the method's own window
+    if settings.enabled is False:  # None leaves it to the method, and this is the method's own window
         return bare_window(ticket)
     always = dict.fromkeys([ticket.parent.id, ticket.tree.root.id])
     others = dict.fromkeys(node.id for node in candidates if node.source is not None and node.id not in always)
-    if settings.cap_counts == "others":
+    if not settings.cap_includes_root:
         kept, pool, room = list(always), list(others), settings.cap
     else:
         kept = [ticket.parent.id] if role == "debug" and settings.cap else []
@@ -71,19 +71,19 @@ def _window(ticket: Ticket, settings: WindowSettings, role: str, candidates: Ite
         room = settings.cap - len(kept)
     if len(pool) > room:
         pool = ticket.rng(f"{role}-window").sample(pool, room)
-    return _shown(ticket, [*kept, *pool])
+    return _make_window(ticket, [*kept, *pool])
 
 
-def _shown(ticket: Ticket, node_ids: Iterable[int]) -> Window:
+def _make_window(ticket: Ticket, node_ids: Iterable[int]) -> Window:
     return Window(ticket.parent, ticket.tree.root, tuple(ticket.tree.in_landing_order(node_ids)))
 
 
-# -- what is said about a node --------------------------------------------------------------------------------------
+# -- entries --------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
 class Entry:
-    """One node of a window as templates see it. ``source`` is None where it is printed elsewhere in the prompt."""
+    """One node of a window for templates. ``source`` is None if the prompt prints it elsewhere."""
 
     title: str
     advice: str
@@ -94,8 +94,8 @@ class Entry:
     profile: str
 
 
-def entry(node: Node, window: Window, settings: WindowSettings) -> Entry:
-    """What a prompt says about one node of a window."""
+def make_entry(node: Node, window: Window, settings: WindowSettings) -> Entry:
+    """Make the entry of one node for a prompt."""
     place = "the task's file above" if node.id == ROOT_ID else "the latest attempt above"
     title = f"Attempt {node.id}"
     if node.id == ROOT_ID:
@@ -107,26 +107,26 @@ def entry(node: Node, window: Window, settings: WindowSettings) -> Entry:
         advice=node.plan.advice if node.plan else "",
         source=None if node.id in (ROOT_ID, window.selected.id) else node.source,
         source_place=place,
-        log=_shortened(node.report.log, settings.log_characters),
-        result=_result(node, window.root),
+        log=_shorten(node.report.log, settings.log_characters),
+        result=_format_result(node, window.root),
         profile=(node.report.profile or "") if settings.profile else "",
     )
 
 
-def _result(node: Node, root: Node) -> str:
+def _format_result(node: Node, root: Node) -> str:
     if node.runtime_ms is None:
         rule = f", rule {node.report.rule}" if node.report.rule else ""
         return f"failed ({node.report.outcome.replace('_', ' ')}{rule})."
-    told = f"correct, {node.runtime_ms:.4g} ms"
+    text = f"correct, {node.runtime_ms:.4g} ms"
     if node.id == root.id or not root.runtime_ms or not node.runtime_ms:
-        return f"{told}."
+        return f"{text}."
     return (
-        f"{told}, {root.runtime_ms / node.runtime_ms:.2f} times the speed of the reference ({root.runtime_ms:.4g} ms)."
+        f"{text}, {root.runtime_ms / node.runtime_ms:.2f} times the speed of the reference ({root.runtime_ms:.4g} ms)."
     )
 
 
-def _shortened(text: str, limit: int) -> str:
-    """The text, or its beginning and end: compilers say what is wrong first, a traceback says it last."""
+def _shorten(text: str, limit: int) -> str:
+    """Cut out the middle: compilers state the error first, tracebacks last."""
     if len(text) <= limit:
         return text
     head, tail = text[: limit - limit // 2], text[len(text) - limit // 2 :]

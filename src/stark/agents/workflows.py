@@ -1,7 +1,7 @@
 """The workflows: one LangGraph graph wraps one attempt (the paper's Algorithm 1, lines 5 to 16).
 
-This is the only place that imports LangGraph, and it does so when the first graph is built because that takes a second.
-The tree never enters the graph's state and no checkpointer is used: the store remembers, not the graph.
+Only this module imports LangGraph, and only when it builds the first graph, because the import takes a second. The
+tree never enters the graph's state, and there is no checkpointer: the store remembers.
 """
 
 from __future__ import annotations
@@ -12,30 +12,31 @@ from typing import Any, TypedDict
 
 from stark.agents import roles
 from stark.agents.roles import Proposal, Team
-from stark.core.interfaces import Desk
-from stark.core.records import Attempt, Ticket
+from stark.core.interfaces import AttemptContext
+from stark.core.records import Ticket
+from stark.core.tree import Attempt
 from stark_worker.protocol.errors import Outcome
 from stark_worker.protocol.report import EvalReport
 
 
 class State(TypedDict, total=False):
-    """What one attempt knows while it is under way."""
+    """The state of one attempt."""
 
     ticket: Ticket
-    desk: Desk
+    context: AttemptContext
     proposal: Proposal
     attempt: Attempt
 
 
 class GraphWorkflow(abc.ABC):
-    """A workflow that is a graph: from a state with a ticket and a desk to one with an attempt."""
+    """A graph from a state with a ticket and a context to one with an attempt."""
 
     def __init__(self, team: Team) -> None:
         self._team = team
         self.graph = self._build()
 
-    async def attempt(self, ticket: Ticket, desk: Desk) -> Attempt:
-        final = await self.graph.ainvoke(State(ticket=ticket, desk=desk))
+    async def attempt(self, ticket: Ticket, context: AttemptContext) -> Attempt:
+        final = await self.graph.ainvoke(State(ticket=ticket, context=context))
         attempt: Attempt = final["attempt"]
         return attempt
 
@@ -55,24 +56,24 @@ class TeamWorkflow(GraphWorkflow):
         graph.add_node("code", self._code)
         graph.add_node("debug", self._debug)
         graph.add_node("evaluate", evaluate)
-        graph.add_conditional_edges(START, route, {"failed": "debug", "not failed": "plan"})
-        graph.add_conditional_edges("plan", planned, {"plan": "code", "no plan": "evaluate"})
+        graph.add_conditional_edges(START, choose_route, {"failed": "debug", "not failed": "plan"})
+        graph.add_conditional_edges("plan", choose_after_plan, {"plan": "code", "no plan": "evaluate"})
         graph.add_edge("code", "evaluate")
         graph.add_edge("debug", "evaluate")
         graph.add_edge("evaluate", END)
         return graph.compile()
 
     async def _plan(self, state: State) -> State:
-        return {"proposal": await roles.plan(self._team, state["ticket"], state["desk"])}
+        return {"proposal": await roles.plan(self._team, state["ticket"], state["context"])}
 
     async def _code(self, state: State) -> State:
         planned = state["proposal"]
         assert planned.plan is not None
-        coded = await roles.code(self._team, state["ticket"], state["desk"], planned.plan)
+        coded = await roles.code(self._team, state["ticket"], state["context"], planned.plan)
         return {"proposal": replace(coded, notes=planned.notes + coded.notes)}
 
     async def _debug(self, state: State) -> State:
-        return {"proposal": await roles.debug(self._team, state["ticket"], state["desk"])}
+        return {"proposal": await roles.debug(self._team, state["ticket"], state["context"])}
 
 
 class SoloWorkflow(GraphWorkflow):
@@ -90,34 +91,34 @@ class SoloWorkflow(GraphWorkflow):
         return graph.compile()
 
     async def _solo(self, state: State) -> State:
-        return {"proposal": await roles.solo(self._team, state["ticket"], state["desk"])}
+        return {"proposal": await roles.solo(self._team, state["ticket"], state["context"])}
 
 
 WORKFLOWS = {"team": TeamWorkflow, "solo": SoloWorkflow}
 
 
 def edges_of(workflow: Any) -> list[tuple[str, str, str]]:
-    """The edges of the compiled graph that a workflow keeps as ``graph``: from, to, condition."""
+    """The edges of a workflow's compiled ``graph``: from, to, condition."""
     return [(edge.source, edge.target, str(edge.data or "")) for edge in workflow.graph.get_graph().edges]
 
 
-def route(state: State) -> str:
-    """Algorithm 1, line 5: a node with a bug is repaired, any other is improved."""
+def choose_route(state: State) -> str:
+    """Algorithm 1, line 5: repair a failed node, improve any other."""
     return "failed" if state["ticket"].parent.failed else "not failed"
 
 
-def planned(state: State) -> str:
-    """A planner's reply that holds no plan leaves the coder nothing to do."""
+def choose_after_plan(state: State) -> str:
+    """Skip the coder if the reply holds no plan."""
     return "plan" if state["proposal"].plan else "no plan"
 
 
 async def evaluate(state: State) -> State:
-    """Judge the candidate; a proposal without one is an unusable reply."""
+    """Evaluate the candidate; a proposal without one is an unusable reply."""
     proposal = state["proposal"]
     if proposal.source is None:
         report = EvalReport(Outcome.UNUSABLE_REPLY, log=proposal.fault or "")
     else:
-        report = await state["desk"].evaluate(proposal.source)
+        report = await state["context"].evaluate(proposal.source)
     attempt = Attempt(
         role=proposal.role,
         source=proposal.source,

@@ -11,13 +11,13 @@ import pytest
 
 from paths import TESTS
 from stark.agents import anchors
-from stark.agents.prompts import STRATEGIES, VARIABLES, WORDINGS, Prompts, Scene, load_templates, sample_strategy
+from stark.agents.prompts import STRATEGIES, VARIABLES, WORDINGS, Prompts, PromptContext, load_templates, sample_strategy
 from stark.agents.windows import Window
 from stark.core.chat import Message
 from stark.core.errors import SettingsError
 from stark.core.settings import AnchorSettings, PromptSettings, WindowSettings
 from stark.core.task import Task
-from stark.core.tree import Node, Plan, Role
+from stark.core.tree import Attempt, Node, Plan, Role
 from stark_worker.protocol.errors import Outcome
 from stark_worker.protocol.report import DeviceFacts, EvalReport, Timing
 from stark_worker.protocol.request import Precision, Target
@@ -52,34 +52,38 @@ DEVICES = {
     Target.TRITON: DeviceFacts("NVIDIA A100", "gpu", "sm_80", 39.4, 1555.0, toolchain={"triton": "3.6"}),
     Target.CPU: DeviceFacts("a CPU", "cpu", cores=2),
 }
-ROOT = Node(0, None, Role.REFERENCE, TASK_SOURCE, EvalReport(Outcome.OK, Timing((2.0,))))
+ROOT = Node(0, None, Attempt(Role.REFERENCE, TASK_SOURCE, EvalReport(Outcome.OK, Timing((2.0,)))))
 FAST = Node(
     3,
     0,
-    Role.CODE,
-    NEW_SOURCE,
-    EvalReport(Outcome.OK, Timing((0.5, 0.5, 0.7)), log="warning: unused", profile="relu 80 %, mul 20 %"),
-    plan=Plan("Fuse relu and the product.", SCAFFOLD),
+    Attempt(
+        Role.CODE,
+        NEW_SOURCE,
+        EvalReport(Outcome.OK, Timing((0.5, 0.5, 0.7)), log="warning: unused", profile="relu 80 %, mul 20 %"),
+        plan=Plan("Fuse relu and the product.", SCAFFOLD),
+    ),
 )
 BROKEN = Node(
     7,
     3,
-    Role.CODE,
-    NEW_SOURCE.replace("* 2", "* three  # ```"),
-    EvalReport(Outcome.COMPILE_ERROR, log="error: 'three' was not declared ```` here"),
-    plan=Plan("Use float4 loads.", SCAFFOLD),
+    Attempt(
+        Role.CODE,
+        NEW_SOURCE.replace("* 2", "* three  # ```"),
+        EvalReport(Outcome.COMPILE_ERROR, log="error: 'three' was not declared ```` here"),
+        plan=Plan("Use float4 loads.", SCAFFOLD),
+    ),
 )
-REJECTED = Node(8, 3, Role.DEBUG, NEW_SOURCE + "# again\n", EvalReport(Outcome.REJECTED, rule="no-fallback"))
+REJECTED = Node(8, 3, Attempt(Role.DEBUG, NEW_SOURCE + "# again\n", EvalReport(Outcome.REJECTED, rule="no-fallback")))
 
 
-def scene(target: Target = Target.CPU, **changes: object) -> Scene:
-    made = Scene(
+def scene(target: Target = Target.CPU, **changes: object) -> PromptContext:
+    made = PromptContext(
         Task("scaled_relu", TASK_SOURCE), DEVICES[target], target, Precision.FP32, WindowSettings(), AnchorSettings()
     )
     return replace(made, **changes)
 
 
-def prompts(made: Scene, **settings: str) -> Prompts:
+def prompts(made: PromptContext, **settings: str) -> Prompts:
     return Prompts(load_templates(PromptSettings(**settings)), made)
 
 
@@ -174,7 +178,8 @@ def test_values_are_not_rendered_again_and_fences_outgrow_backticks():
 
 
 def test_a_long_log_keeps_both_ends():
-    long = replace(BROKEN, report=replace(BROKEN.report, log="first" + "x" * 500 + "last"))
+    report = replace(BROKEN.report, log="first" + "x" * 500 + "last")
+    long = replace(BROKEN, attempt=replace(BROKEN.attempt, report=report))
     text = prompts(scene(windows=WindowSettings(log_characters=20))).debug(Window(long, ROOT, (long,)))[1].content
     assert "firstxxxxx\n[... 489 characters left out ...]\nxxxxxxlast" in text
     text = prompts(scene(windows=WindowSettings(log_characters=0))).debug(Window(long, ROOT, (long,)))[1].content

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from stark.agents.replies import (
     CODE_FORM,
     DEBUG_FORM,
-    LARGEST_REPLY,
+    MAX_REPLY_CHARACTERS,
     PLAN_FORM,
     PLAN_FORM_WITHOUT_ANCHORS,
     SOLO_FORM,
@@ -241,7 +241,7 @@ def test_forms_are_named_after_their_roles():
 
 
 def test_the_largest_reply_is_still_read():
-    filler = "#" * (LARGEST_REPLY - len(FENCED))
+    filler = "#" * (MAX_REPLY_CHARACTERS - len(FENCED))
     assert read_kernel(Reply(text=FENCED + filler)).source == KERNEL
     assert read_kernel(Reply(text=FENCED + filler + "#")).fault is ReplyFault.TOO_LARGE
 
