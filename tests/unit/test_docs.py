@@ -71,7 +71,7 @@ def test_the_drawing_of_the_architecture_has_every_step_of_an_attempt():
 def test_how_busy_a_lane_is_said_to_be_is_what_was_measured():
     page = (ROOT / "docs" / "reproduce.md").read_text()
     shares = json.loads((ROOT / "benchmarks" / "results" / "lanes.json").read_text())["busy_share_by_runs_at_once"]
-    runs, said = re.search(r"\((\d+) keep one GPU busy for ([\d.]+) % of the time", page).groups()
+    runs, said = re.search(r"(\d+) runs keep one GPU busy for ([\d.]+) % of the time", page).groups()
     assert said == f"{100 * shares[runs]:.2f}"
 
 
