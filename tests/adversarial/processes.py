@@ -36,7 +36,7 @@ def in_child(step: Callable[[], Any]) -> Any:
     if child == 0:
         try:
             answer = step()
-        except BaseException as error:  # noqa: BLE001 - told to the one who asked
+        except BaseException as error:  # noqa: BLE001 - sent to the parent
             answer = error
         with os.fdopen(writing, "wb") as answers:
             answers.write(pickle.dumps(answer))
@@ -51,7 +51,7 @@ def in_child(step: Callable[[], Any]) -> Any:
 
 
 def as_ordinary_user(step: Callable[[], Any]) -> Any:
-    """The step's answer when nobody special does it; a root that tests has its Python where others may not look."""
+    """The step's answer as an ordinary user. A root that tests may have its Python where others cannot read."""
     return in_child((lambda: _without_root(step)) if ROOT else step)
 
 
@@ -63,7 +63,7 @@ def _without_root(step: Callable[[], Any]) -> Any:
     os.setgroups([])
     os.setresgid(NOBODY, NOBODY, NOBODY)
     os.setresuid(NOBODY, NOBODY, NOBODY)
-    syscalls.prctl(PR_SET_DUMPABLE, 1)  # whoever changes user cannot be looked into, other than an ordinary process
+    syscalls.prctl(PR_SET_DUMPABLE, 1)  # a change of user makes a process unreadable, unlike an ordinary one
     return step()
 
 

@@ -20,8 +20,8 @@ from stark_worker.device import cuda
 from stark_worker.device.arena import Arena, WriteEnd
 from stark_worker.protocol.errors import MachineryFault
 
-# The device sleeps before it writes, so that all is queued first. It sleeps for a multiple of the last queueing time, up
-# to a maximum. An unusually long time is forgotten slowly.
+# The device sleeps before it writes, so that all is queued first: for a multiple of the last queueing time, up to a
+# maximum. An unusually long time is forgotten slowly.
 DELAY_FACTOR, MAX_DELAY_MS, DELAY_DECAY = 2.0, 10.0, 0.9
 CYCLES_PER_MS = 2_000_000
 # The driver's constants.

@@ -46,26 +46,26 @@ class Footprint:
 
 
 class CpuLoad:
-    """Measures the CPU load of other processes from here on. ``ours`` returns the CPU seconds that do not count."""
+    """Measures the CPU load of other processes from here on. ``own_cpu_s`` returns the CPU seconds to leave out."""
 
-    def __init__(self, ours: Callable[[], float]) -> None:
-        self._ours = ours
-        self._began, self._others_s = time.monotonic(), _busy_s() - ours()
+    def __init__(self, own_cpu_s: Callable[[], float]) -> None:
+        self._own_cpu_s = own_cpu_s
+        self._began, self._others_s = time.monotonic(), _busy_s() - own_cpu_s()
 
     def busy_cores(self) -> float:
         """Return how many cores the other processes kept busy."""
-        return max(_busy_s() - self._ours() - self._others_s, 0.0) / (time.monotonic() - self._began)
+        return max(_busy_s() - self._own_cpu_s() - self._others_s, 0.0) / (time.monotonic() - self._began)
 
 
 def busy_warning(busy_cores: float) -> str | None:
     """Return a warning for a report if other processes kept so many cores busy; None if they are too few to matter."""
     if busy_cores < MIN_BUSY_CORES:
         return None
-    return f"others kept {busy_cores:.1f} of {len(os.sched_getaffinity(0))} cores busy while it was timed"
+    return f"other processes kept {busy_cores:.1f} of {len(os.sched_getaffinity(0))} cores busy while it was timed"
 
 
 def _busy_s() -> float:
     """Return the CPU seconds of all processes together on the cores that this one may use."""
-    ours = {f"cpu{number}" for number in os.sched_getaffinity(0)}
+    usable = {f"cpu{number}" for number in os.sched_getaffinity(0)}
     lines = [line.split() for line in Path("/proc/stat").read_text().splitlines()]
-    return sum(int(line[column]) for line in lines if line[0] in ours for column in _BUSY_COLUMNS) / TICKS
+    return sum(int(line[column]) for line in lines if line[0] in usable for column in _BUSY_COLUMNS) / TICKS

@@ -25,7 +25,7 @@ FEW, TURN_S = 10, 0.05
 
 
 def hold(pipe: Connection, folder: Path) -> None:
-    """Have one turn until somebody says something."""
+    """Hold the lock until a message comes."""
 
     async def one() -> None:
         async with GpuLock(DEVICE, DEVICE, folder).hold():
@@ -36,7 +36,7 @@ def hold(pipe: Connection, folder: Path) -> None:
 
 
 def measure(pipe: Connection, folder: Path) -> None:
-    """Have some turns, as soon as possible one after another, and say from when to when each was."""
+    """Take some turns one right after another, and send the begin and end of each."""
 
     async def some() -> list[tuple[float, float]]:
         spans, mine = [], GpuLock(DEVICE, DEVICE, folder)
@@ -71,10 +71,10 @@ def test_turns_of_two_processes_never_overlap_and_neither_is_left_out(tmp_path):
     assert all(end <= begin for (_, end), (begin, _) in itertools.pairwise(spans))
     order = ["first" if span in first else "second" for span in spans]
     changes = sum(before != after for before, after in itertools.pairwise(order))
-    assert changes >= 3  # who has had a turn lets the other one go first
+    assert changes >= 3  # a process that had its turn lets the other one go first
 
 
-def test_whoever_waits_gets_a_turn_when_the_holder_is_killed(tmp_path):
+def test_a_waiting_process_gets_its_turn_when_the_holder_is_killed(tmp_path):
     with started(hold, tmp_path) as (process, pipe):
         assert pipe.recv() == "mine"
         with pytest.raises(TimeoutError):
@@ -83,7 +83,7 @@ def test_whoever_waits_gets_a_turn_when_the_holder_is_killed(tmp_path):
         assert try_hold(tmp_path) is None
 
 
-def test_waiting_leaves_the_event_loop_free_and_is_told(tmp_path, caplog, monkeypatch):
+def test_waiting_leaves_the_event_loop_free_and_is_logged(tmp_path, caplog, monkeypatch):
     monkeypatch.setattr(gpu_lock, "WARN_AFTER_S", 0.1)
 
     async def wait() -> int:
@@ -109,7 +109,7 @@ async def _entered(mine: GpuLock):
         yield
 
 
-def test_who_measures_knows_that_somebody_waits(tmp_path):
+def test_the_holder_sees_that_another_process_waits(tmp_path):
     mine = GpuLock(DEVICE, DEVICE, tmp_path)
 
     async def look(other) -> bool:
@@ -126,7 +126,7 @@ def test_who_measures_knows_that_somebody_waits(tmp_path):
         assert len(other.recv()) == FEW
 
 
-def test_a_file_that_was_cleaned_away_locks_nobody_out_and_lets_nobody_in(tmp_path):
+def test_a_deleted_lock_file_keeps_no_process_out_and_lets_none_in(tmp_path):
     try_hold(tmp_path)
     with started(hold, tmp_path) as (_, pipe):
         assert pipe.recv() == "mine"

@@ -1,4 +1,4 @@
-"""Others compute on the machine while something is timed: they are noticed, and wait where that is permitted."""
+"""Other load during timing is noticed, and gets lower priority if that is permitted."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def busy():
         process.kill()
 
 
-def test_others_are_told_from_us(busy):
+def test_other_processes_are_distinguished_from_our_own(busy):
     def with_it() -> float:
         return time.process_time() + descendants(os.getpid())[busy].cpu_s
 
@@ -56,10 +56,10 @@ def test_others_are_told_from_us(busy):
 
 def test_what_every_system_does_by_itself_is_not_mentioned():
     assert usage.busy_warning(usage.MIN_BUSY_CORES * 0.9) is None
-    assert usage.busy_warning(1.04).startswith("others kept 1.0 of ")
+    assert usage.busy_warning(1.04).startswith("other processes kept 1.0 of ")
 
 
-def test_a_time_beside_others_is_doubted():
+def test_a_time_under_other_load_is_doubted():
     quiet = EvalReport(Outcome.OK, Timing((1.0,)))
     assert report_text.timing_warnings(quiet) == []
     (doubt,) = report_text.timing_warnings(
@@ -68,7 +68,7 @@ def test_a_time_beside_others_is_doubted():
     assert "others kept 1.0 of 2 cores busy" in doubt
 
 
-def test_who_is_timed_goes_first_where_that_is_permitted(tmp_path):
+def test_timed_processes_get_priority_if_that_is_permitted(tmp_path):
     permitted = subprocess.run([sys.executable, "-c", PERMITTED], capture_output=True).returncode == 0
     with running_worker(tmp_path) as worker:
         report = worker.judge(EvalRequest(zoo.task_source("rms"), TELLS))

@@ -1,4 +1,4 @@
-"""Whole trees of processes are stopped, wherever in them somebody was started."""
+"""Whole trees of processes are stopped, including children of threads and orphans."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import pytest
 from stark_worker.processes.process_tree import adopt_orphans, descendants, reap, signal_all, stop_descendants
 from waiting import wait_until
 
-# A child that a thread starts, with one of its own, and one that is nobody's any more.
+# A child that a thread starts, with its own child, and an orphan.
 TREE = """
 import pathlib, subprocess, sys, threading, time
 asleep = [sys.executable, "-S", "-c", "import time; time.sleep(60)"]
@@ -44,7 +44,7 @@ def tree(tmp_path):
             while True:
                 time.sleep(0.05)
     try:
-        # not before: who made the orphan counts as long as it is there
+        # not before: the parent of the orphan counts while it exists
         wait_until(lambda: orphaned.exists() and len(below(supervisor)) == SIZE)
         yield supervisor
     finally:

@@ -1,4 +1,4 @@
-"""Candidates that leave thousands of files: nobody waits for their removal, and nothing is left in the end."""
+"""Candidates that leave thousands of files: no verdict waits for their removal, and nothing is left in the end."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from candidate_sources import at_import, forward
 from conformance.evaluator import RIGHT
-from integration.scheduler.test_worker import at_import, forward
 from stark_worker.protocol.errors import Outcome
 from stark_worker.protocol.request import Limits, Target
 from stark_worker.scheduler.worker import Worker

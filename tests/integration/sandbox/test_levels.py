@@ -63,7 +63,7 @@ def judged(poorer, source: str, *options: str) -> subprocess.CompletedProcess[st
 
 @pytest.fixture
 def place():
-    """A folder where everybody may write, as a candidate can where Landlock is missing."""
+    """A folder that every user may write to, as a candidate can if Landlock is missing."""
     with tempfile.TemporaryDirectory() as folder:
         os.chmod(folder, 0o777)
         yield Path(folder)
@@ -115,10 +115,10 @@ def test_the_command_line_refuses_with_the_way_out_and_exit_code_6(tmp_path):
     command = [sys.executable, "-m", "stark.cli", *words]
     done = subprocess.run(command, capture_output=True, text=True, preexec_fn=without_landlock)
     assert done.returncode == 6, done.stdout
-    told = " ".join(done.stderr.split())
-    assert "Landlock" in told
-    assert "--allow-weak-sandbox" in told
-    assert "Traceback" not in told
+    message = " ".join(done.stderr.split())
+    assert "Landlock" in message
+    assert "--allow-weak-sandbox" in message
+    assert "Traceback" not in message
 
 
 def test_the_doctor_names_the_control_that_is_missing_and_what_gets_through():

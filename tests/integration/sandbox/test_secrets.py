@@ -14,7 +14,7 @@ import pytest
 
 from adversarial.processes import NAMESPACES, ROOT, as_ordinary_user
 from conformance.evaluator import TASK
-from integration.cli.test_cli import environment
+from stark_process import environment
 from stub_server import Behaviour, StubServer
 
 SEARCH = r"""
