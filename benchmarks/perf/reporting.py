@@ -24,8 +24,8 @@ sys.path[:0] = [str(ROOT / name) for name in ("benchmarks", "src")]
 
 import record
 
+from stark.bench.cell import make_run_record
 from stark.bench.grid import make_grid, settings_factory
-from stark.bench.runner import make_run_record
 from stark.core.chat import Message, Reply, Usage
 from stark.core.records import Call, Ending, RunRecord, Spend, TicketRecord
 from stark.core.task import Task

@@ -1,15 +1,14 @@
-"""What a benchmark will probably take, before it takes anything (``stark bench --dry-run``)."""
+"""Estimates the calls, money and hours of a benchmark before it starts (``stark bench --dry-run``)."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from stark.bench.cell import Cell
-from stark.bench.runner import record_of
+from stark.bench.cell import Cell, make_run_record
 from stark.core.chat import Usage
 from stark.core.records import Kind
-from stark.models.open import describe
+from stark.models.open import describe_model
 from stark.run.assembly import Estimating, models_to_estimate
 from stark.run.estimate import estimate
 from stark_worker.protocol.baselines import COMPILED
@@ -19,8 +18,11 @@ from stark_worker.protocol.request import Target
 
 @dataclass(frozen=True)
 class Pace:
-    """What is assumed, in seconds: for a call, for evaluating a candidate, for torch.compile with compiling it, for a
-    final, which is two evaluations with the reference beside each, and for building its winner as torch does."""
+    """Assumed seconds per step.
+
+    ``compiled`` and ``tuned`` are torch.compile and max-autotune, with compiling. ``stock_build`` builds a winner with
+    torch's own toolchain. A ``final`` is two evaluations, each in turns with the reference.
+    """
 
     evaluation: float
     compiled: float
@@ -33,8 +35,8 @@ class Pace:
         return 4 * self.evaluation
 
 
-# GPU: means of what was measured on an H200 (evaluator-nvidia-h200, baselines-gpu and build-nvidia-h200 in
-# benchmarks/results). CPU: the build was measured (build-cpu), the rest is guessed.
+# GPU: means measured on an H200 (evaluator-nvidia-h200, baselines-gpu and build-nvidia-h200 in benchmarks/results).
+# CPU: the build was measured (build-cpu), the rest is a guess.
 PACES = {
     Target.CUDA: Pace(evaluation=4.0, compiled=14.0, tuned=46.0, stock_build=60.0),
     Target.TRITON: Pace(evaluation=4.0, compiled=14.0, tuned=46.0, stock_build=0.0),
@@ -44,8 +46,9 @@ PACES = {
 
 @dataclass(frozen=True)
 class Forecast:
-    """Expected totals; money is None where a price is not known. Hours are for one lane, at this pace. The most
-    that the runs may spend holds for money only where every price is known; tokens are None where they have no limit.
+    """Expected totals, for one lane at this pace.
+
+    ``usd`` is None if a price is not known; then ``most_usd`` does not hold. ``most_tokens`` is None without a limit.
     """
 
     models: tuple[str, ...]
@@ -59,25 +62,25 @@ class Forecast:
     pace: Pace
 
 
-def forecast(cells: Sequence[Cell], at_once: int, both_scores: bool = False) -> Forecast:
-    """Calls, tokens, money and hours of a grid, as if nothing of it were stored."""
+def forecast(cells: Sequence[Cell], parallel_runs: int, both_scores: bool = False) -> Forecast:
+    """Estimate calls, tokens, money and hours of a grid, as if nothing of it were stored."""
     target = cells[0].settings.evaluation.target
     pace = PACES[target]
     searches = [cell for cell in cells if cell.kind is Kind.SEARCH]
     opened: Estimating = {}  # to open a provider takes a tenth of a second, and a grid has hundreds of searches
     estimates = [
         estimate(
-            record_of(cell, DeviceFacts("the evaluating machine", target)),
+            make_run_record(cell, DeviceFacts("the evaluating machine", target)),
             cell.settings,
             models_to_estimate(cell.settings, opened),
         )
         for cell in searches
     ]
     rows = [row for each in estimates for row in each]
-    winner = ""  # whatever it will be
+    winner = ""  # its source does not matter here
     everything = [*cells, *(cell.rescored(winner) for cell in searches if both_scores)]
-    lane_s = _references(everything) * pace.evaluation + sum(_lane_s(cell, pace) for cell in everything)
-    if target is Target.CPU:  # there a compiler would disturb the clock, so it takes its turn in the lane
+    lane_s = _count_references(everything) * pace.evaluation + sum(_lane_s(cell, pace) for cell in everything)
+    if target is Target.CPU:  # builds take turns in the lane, because a compiler would disturb the clock
         lane_s += sum(_build_s(cell, pace) for cell in searches)
     alone_s = [
         _alone_s(cell, sum(row.calls for row in each), pace) for cell, each in zip(searches, estimates, strict=True)
@@ -85,25 +88,25 @@ def forecast(cells: Sequence[Cell], at_once: int, both_scores: bool = False) -> 
     known = [row.usd for row in rows if row.usd is not None]
     limits = [cell.settings.budget.tokens for cell in searches]
     return Forecast(
-        models=tuple(sorted({describe(row.model) for row in rows})),
+        models=tuple(sorted({describe_model(row.model) for row in rows})),
         attempts=sum(cell.settings.budget.attempts for cell in searches),
         calls=sum(row.calls for row in rows),
         usage=Usage(sum(row.usage.input_tokens for row in rows), sum(row.usage.output_tokens for row in rows)),
         usd=sum(known) if len(known) == len(rows) else None,
         most_usd=sum(cell.settings.budget.usd for cell in searches),
         most_tokens=sum(filter(None, limits)) if limits and None not in limits else None,
-        hours=max([lane_s, sum(alone_s) / at_once, *alone_s]) / 3600,
+        hours=max([lane_s, sum(alone_s) / parallel_runs, *alone_s]) / 3600,
         pace=pace,
     )
 
 
-def _references(cells: Sequence[Cell]) -> int:
-    """How many references are judged: that of a task once by each score."""
+def _count_references(cells: Sequence[Cell]) -> int:
+    """Count the references to judge: one per task and score."""
     return len({(cell.task.name, cell.settings.evaluation.score) for cell in cells})
 
 
 def _alone_s(cell: Cell, calls: int, pace: Pace) -> float:
-    """How long a search takes that never waits for the lane: its attempts follow each other, or are `jobs` at once."""
+    """Return the seconds of a search that never waits for the lane; `jobs` of its attempts run in parallel."""
     attempts_s = calls * pace.call + cell.settings.budget.attempts * pace.evaluation
     return attempts_s / cell.settings.jobs + _final_s(cell, pace) + _build_s(cell, pace)
 
@@ -117,12 +120,12 @@ def _build_s(cell: Cell, pace: Pace) -> float:
 
 
 def _lane_s(cell: Cell, pace: Pace) -> float:
-    """How long a cell has the lane, beside the reference of its task."""
+    """Return the seconds that a cell occupies the lane, without the reference of its task."""
     if cell.kind is Kind.SEARCH:
         return cell.settings.budget.attempts * pace.evaluation + _final_s(cell, pace)
     if cell.kind is Kind.BASELINES:
         own = (pace.compiled if given.label == COMPILED else pace.tuned for given in cell.given)
-        return sum(own) + len(cell.given) * pace.evaluation  # each beside the reference
-    if cell.kind is Kind.RESCORED and cell.settings.evaluation.final:  # the final has judged the winner by either score
+        return sum(own) + len(cell.given) * pace.evaluation  # each in turns with the reference
+    if cell.kind is Kind.RESCORED and cell.settings.evaluation.final:  # the final judges the winner by both scores
         return 0.0
     return len(cell.given) * pace.evaluation

@@ -1,4 +1,4 @@
-"""A benchmark's grid: task x method x switch x seed, and how each run of it is known in a store."""
+"""A benchmark's grid: task x method x switch x seed."""
 
 from __future__ import annotations
 
@@ -9,51 +9,49 @@ from typing import Any
 
 from pydantic import Field, ValidationError
 
-from stark.bench.cell import Cell, Given, evaluation_settings
+from stark.bench.cell import Cell, GivenSource, evaluation_settings
 from stark.core.errors import SettingsError, UsageError
 from stark.core.records import Kind
 from stark.core.settings import Group, Settings
 from stark.core.task import Task
 from stark.run.config import load_settings, parse_assignment, read_file
 from stark.run.methods import METHODS, build_policy
-from stark_worker.protocol.baselines import BASELINES, COMPILE_S, baseline_source
+from stark_worker.protocol.baselines import BASELINES, COMPILE_S, EAGER, baseline_source
 from stark_worker.protocol.request import Score
 
 FAIR_SWITCHES = ("search", "windows", "anchors", "prompts", "roles")
-
-
-_GENERATION = re.compile(r"level_(\d+)_problem_(\d+)_sample_(\d+)_kernel\.py")
-
-
-SettingsOf = Callable[[str, int, Sequence[str]], Settings]  # method, seed, assignments of the switch
+_GENERATED_FILE = re.compile(r"level_(\d+)_problem_(\d+)_sample_(\d+)_kernel\.py")
+SettingsFactory = Callable[[str, int, Sequence[str]], Settings]  # method, seed, assignments of the switch
 
 
 class GridFile(Group):
-    """A benchmark as a file, such as those in ``configs`` for the paper's tables. The command line prevails."""
+    """A benchmark as a file, such as those in ``configs`` for the paper's tables. The command line overrides it."""
 
     config: str | None = None
     """Settings file of all runs, relative to this file."""
     subset: str = "all"
-    """Which tasks: `representative`, `paper` or `all`."""
+    """The tasks: `representative`, `paper` or `all`."""
     only: tuple[str, ...] = ()
-    """Which of those: `level1`, `level1/26`, `level1/1-10`, or a name with wildcards."""
+    """A selection of those: `level1`, `level1/26`, `level1/1-10`, or a name with wildcards."""
     methods: tuple[str, ...] = Field(
         default=("stark", "sampling", "reflexion", "search-agent", "ma-only"), min_length=1
     )
-    """The methods under comparison."""
+    """The methods to compare."""
     switches: tuple[str, ...] = ()
-    """Further variants of each method, such as `anchors.mode=off`."""
+    """More variants of each method, such as `anchors.mode=off`."""
     seeds: int = Field(default=1, ge=1)
-    """How many seeds, from 0 on."""
+    """Number of seeds, counted from 0."""
     baselines: bool = True
-    """Whether torch.compile is timed too."""
+    """Also time torch.compile."""
     both_scores: bool = False
-    """Whether each winner is judged by the other score too."""
+    """Also judge each winner by the other score."""
 
 
 def read_grid(file: Path | None, options: Mapping[str, Any]) -> GridFile:
-    """The grid of a file with what the command line says in place of it."""
+    """Read a grid file; options of the command line replace its values."""
     content = read_file(file) if file is not None else {}
+    if "at_once" in content:
+        raise SettingsError(f"{file} sets at_once, which is now the option --parallel-runs.", "Delete that line.")
     try:
         grid = GridFile.model_validate({**content, **options})
     except ValidationError as error:
@@ -72,10 +70,12 @@ def make_grid(
     methods: Sequence[str],
     switches: Sequence[str],
     seeds: int,
-    settings_of: SettingsOf,
+    settings_of: SettingsFactory,
 ) -> list[Cell]:
-    """Every search, task by task, so that what belongs together is there early. A method or switch that is named twice
-    is run once."""
+    """List every search, task by task, so that the first tasks are complete early.
+
+    A method or switch that is named twice runs once.
+    """
     _check_tasks(tasks)
     variants = [
         (switch, settings_of(method, seed, _assignments(switch)))
@@ -86,19 +86,19 @@ def make_grid(
     return [Cell(task, settings, switch) for task in tasks for switch, settings in variants]
 
 
-def settings_maker(file: Path | None, sets: Sequence[str], options: Mapping[str, Any]) -> SettingsOf:
-    """How the settings of a cell follow from those of the grid."""
+def settings_factory(file: Path | None, sets: Sequence[str], options: Mapping[str, Any]) -> SettingsFactory:
+    """Return the function that makes the settings of a cell from those of the grid."""
     for axis, option in (("method", "--method"), ("seed", "--seeds")):
         if any(axis in parse_assignment(each) for each in sets):
-            raise SettingsError(f"A benchmark goes over several values of {axis}.", f"Choose them with {option}.")
+            raise SettingsError(f"--set cannot fix {axis}: a benchmark varies it.", f"Choose its values with {option}.")
 
     def settings_of(method: str, seed: int, switch: Sequence[str]) -> Settings:
         settings = load_settings(file, sets, {**options, "method": method, "seed": seed}, switch)
-        build_policy(settings)  # one that does not exist is told before anything is stored
+        build_policy(settings)  # refuse an unknown policy before anything is stored
         if settings.budget.wall_s is not None:
             raise SettingsError(
-                "The runs of a benchmark wait for each other, so a limit on time would not be fair.",
-                "Limit attempts, tokens or money instead.",
+                "A benchmark has no limit on time: its runs wait for each other, so the limit would not be fair.",
+                "Limit attempts, tokens or money instead: --attempts, --tokens or --usd.",
             )
         return settings
 
@@ -106,7 +106,7 @@ def settings_maker(file: Path | None, sets: Sequence[str], options: Mapping[str,
 
 
 def with_baselines(cells: Sequence[Cell], both_scores: bool) -> list[Cell]:
-    """The cells, and after those of each task what it is compared with, which needs no model and fills the lanes."""
+    """Add the baselines of each task after its searches; they need no model and keep the lanes busy."""
     tasks = {cell.task.name: cell for cell in cells}
     scores = list(Score) if both_scores else [cells[0].settings.evaluation.score]
     return [
@@ -120,21 +120,28 @@ def with_baselines(cells: Sequence[Cell], both_scores: bool) -> list[Cell]:
 
 
 def _baselines(cell: Cell, score: Score) -> Cell:
-    """torch.compile under the conditions of a cell; eager is the root of any run."""
-    patient = evaluation_settings(cell.settings, score=score, run_s=max(cell.settings.evaluation.run_s, COMPILE_S))
-    given = [Given(number, name, *baseline_source(cell.task.source, name)) for number, name in enumerate(BASELINES)]
-    return Cell(cell.task, Settings(evaluation=patient.evaluation), kind=Kind.BASELINES, given=tuple(given[1:]))
+    """Return the cell that times torch.compile; eager is the root of any run."""
+    longer = evaluation_settings(cell.settings, score=score, run_s=max(cell.settings.evaluation.run_s, COMPILE_S))
+    given = tuple(
+        GivenSource(number, name, *baseline_source(cell.task.source, name))
+        for number, name in enumerate(BASELINES)
+        if name != EAGER
+    )
+    return Cell(cell.task, Settings(evaluation=longer.evaluation), kind=Kind.BASELINES, given=given)
 
 
 def judged_cells(
-    tasks: Sequence[Task], generations: Mapping[tuple[int, int], Sequence[Given]], system: str, settings: Settings
+    tasks: Sequence[Task], generations: Mapping[tuple[int, int], Sequence[GivenSource]], system: str, settings: Settings
 ) -> list[Cell]:
-    """Kernels another tool has made, each judged by both scores. A task it made none for is in here as well, with
-    nothing given: KernelBench counts those as failures, and without them any tool could choose its tasks."""
+    """List the cells that judge another tool's kernels, one per task and score.
+
+    A task without a kernel gets a cell with nothing given: KernelBench counts it as a failure.
+    """
     _check_tasks(tasks)
     if system in METHODS:
         raise UsageError(
-            f"The folder {system} is called like a method of STARK's, as whose its kernels would count.", "Rename it."
+            f"The folder {system} has the name of one of STARK's methods: its kernels would count as STARK's.",
+            "Rename the folder.",
         )
     if not any((task.level, task.number) in generations for task in tasks):
         return []
@@ -154,28 +161,28 @@ def judged_cells(
     ]
 
 
-def read_generations(folder: Path) -> dict[tuple[int, int], list[Given]]:
-    """Kernels as KernelBench's generator names them, by level and problem."""
+def read_generations(folder: Path) -> dict[tuple[int, int], list[GivenSource]]:
+    """Read kernels that KernelBench's generator wrote, by level and problem."""
     files: dict[tuple[int, int, int], Path] = {}
     for path in sorted(folder.glob("*.py")):
-        if name := _GENERATION.fullmatch(path.name):
+        if name := _GENERATED_FILE.fullmatch(path.name):
             level, problem, sample = map(int, name.groups())
             if same := files.get((level, problem, sample)):
                 raise UsageError(f"{same.name} and {path.name} are the same sample.", "Keep one of them.")
             files[level, problem, sample] = path
-    found: dict[tuple[int, int], list[Given]] = {}
+    found: dict[tuple[int, int], list[GivenSource]] = {}
     for (level, problem, sample), path in sorted(files.items()):
-        given = Given(1 + sample, f"sample {sample}", path.read_text(encoding="utf-8", errors="replace"))
+        given = GivenSource(1 + sample, f"sample {sample}", path.read_text(encoding="utf-8", errors="replace"))
         found.setdefault((level, problem), []).append(given)
     if not found:
         raise UsageError(
-            f"{folder} holds no generated kernel.", "They are named level_1_problem_26_sample_0_kernel.py and so on."
+            f"{folder} holds no generated kernel.", "Name the files as in level_1_problem_26_sample_0_kernel.py."
         )
     return found
 
 
 def _check_tasks(tasks: Sequence[Task]) -> None:
-    """Refuse what could not be told apart: two tasks of one name, or under one number of a level."""
+    """Refuse two tasks with one name, or with one number of a level."""
     found: dict[object, Task] = {}
     for task in tasks:
         places = [task.name, *([(task.level, task.number)] if task.number is not None else [])]
@@ -189,9 +196,9 @@ def _check_tasks(tasks: Sequence[Task]) -> None:
 
 
 def _assignments(switch: str) -> list[str]:
-    """The assignments of a switch such as ``anchors.mode=off,windows.leaders=0``."""
+    """Split a switch into its assignments: ``anchors.mode=off,windows.leaders=0``."""
     assignments = [part.strip() for part in switch.split(",") if part.strip()]
-    if switch and not assignments:  # it would be the plain method once more, under another name
+    if switch and not assignments:  # it would run the plain method again under another name
         raise SettingsError(f"The switch {switch!r} changes nothing.", "A switch is written as anchors.mode=off.")
     for assignment in assignments:
         (group,) = parse_assignment(assignment)

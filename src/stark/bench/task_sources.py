@@ -1,7 +1,6 @@
-"""Where tasks come from, and which of them are taken.
+"""Lists and selects tasks: from a KernelBench checkout, a snapshot of its data set, or the user's own files.
 
-A KernelBench checkout, a snapshot of its data set, or files of one's own. Only what is selected is read and checked,
-so a broken file elsewhere is in nobody's way.
+Only selected tasks are read and checked, so a broken file elsewhere does no harm.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ REPRESENTATIVE = {
     2: (1, 2, 8, 18, 23, 28, 33, 43),
     3: (1, 5, 8, 11, 20, 21, 33, 38, 43),
 }
-# The paper's rates are multiples of 1/14, 1/8 and 1/8, so it left out five tasks without saying which. Most likely
+# The paper's rates are multiples of 1/14, 1/8 and 1/8, so it left out five tasks without naming them. Most likely
 # these: four do not fit its 40 GB card under KernelBench's comparison.
 NOT_IN_THE_PAPER = {(1, 23), (1, 26), (1, 36), (1, 87), (3, 21)}
 
@@ -32,7 +31,7 @@ _RANGE = re.compile(r"level(\d+)(?:/(\d+)(?:-(\d+))?)?")
 
 @dataclass(frozen=True)
 class Listing:
-    """A task that is there to be read."""
+    """A task that has not been read yet."""
 
     name: str
     level: int | None
@@ -40,7 +39,7 @@ class Listing:
     read: Callable[[], str]
 
     def load(self) -> Task:
-        """The task, read and checked."""
+        """Read and check the task."""
         source = self.read()
         check_syntax(source, Path(self.name))
         check_contract(source, Path(self.name))
@@ -48,7 +47,7 @@ class Listing:
 
 
 def list_checkout(path: Path) -> list[Listing]:
-    """The tasks of a KernelBench checkout, by level and number."""
+    """List the tasks of a KernelBench checkout, by level and number."""
     top = path / "KernelBench" if (path / "KernelBench").is_dir() else path
     found = []
     for folder in top.glob("level*"):
@@ -58,12 +57,14 @@ def list_checkout(path: Path) -> list[Listing]:
             if level and number:
                 found.append(_listing(file.stem, int(level[1]), int(number[1]), _reader(file)))
     if not found:
-        raise UsageError(f"{path} is no KernelBench checkout.", "It holds folders level1, level2, ... of task files.")
+        raise UsageError(
+            f"{path} is not a KernelBench checkout.", "Give a folder that holds level1, level2, ... with task files."
+        )
     return _sorted(found)
 
 
 def list_dataset(path: Path) -> list[Listing]:
-    """The tasks of a downloaded snapshot of the data set: Parquet or JSON files with code, level, name, problem_id."""
+    """List the tasks of a downloaded data set: Parquet or JSON files with code, level, name, problem_id."""
     kinds = ("parquet", "jsonl", "json")
     files = next((files for kind in kinds if (files := sorted(path.rglob(f"*.{kind}")))), [])
     found = [_row_listing(row, file) for file in files for row in read_rows(file)]
@@ -73,7 +74,7 @@ def list_dataset(path: Path) -> list[Listing]:
 
 
 def list_files(path: Path) -> list[Listing]:
-    """One task file, or every one in a folder and below."""
+    """List one task file, or every task file in a folder and below."""
     if path.is_file():
         return [Listing(path.stem, None, None, _reader(path))]
     files = sorted(path.rglob("*.py"))
@@ -83,17 +84,19 @@ def list_files(path: Path) -> list[Listing]:
 
 
 def select(listings: Sequence[Listing], subset: str = "all", only: Sequence[str] = ()) -> list[Listing]:
-    """Those of a named subset that one of the ``only`` patterns fits: ``level1``, ``level1/26``, ``level1/1-10``, or
-    a name with wildcards, ``*Softmax*``."""
+    """Select the tasks of a subset that match any ``only`` pattern.
+
+    A pattern is ``level1``, ``level1/26``, ``level1/1-10``, or a name with wildcards: ``*Softmax*``.
+    """
     chosen = _subset(listings, subset)
     if not only:
         return chosen
     for pattern in only:
-        if not any(_fits(listing, pattern) for listing in chosen):
+        if not any(_matches(listing, pattern) for listing in chosen):
             raise UsageError(
-                f"No task fits {pattern!r}.", "Write level1, level1/26, level1/1-10, or a name such as '*Softmax*'."
+                f"No task matches {pattern!r}.", "Write level1, level1/26, level1/1-10, or a name such as '*Softmax*'."
             )
-    return [listing for listing in chosen if any(_fits(listing, pattern) for pattern in only)]
+    return [listing for listing in chosen if any(_matches(listing, pattern) for pattern in only)]
 
 
 def _subset(listings: Sequence[Listing], name: str) -> list[Listing]:
@@ -108,13 +111,13 @@ def _subset(listings: Sequence[Listing], name: str) -> list[Listing]:
     if missing := wanted - {(listing.level, listing.number) for listing in chosen}:
         level, number = min(missing)
         raise UsageError(
-            f"The subset {name} needs task {number} of level {level}, which is not there.",
-            "It is made of KernelBench's tasks; give a complete checkout.",
+            f"The subset {name} needs task {number} of level {level}, which is missing.",
+            "Give a complete KernelBench checkout.",
         )
     return chosen
 
 
-def _fits(listing: Listing, pattern: str) -> bool:
+def _matches(listing: Listing, pattern: str) -> bool:
     place = _RANGE.fullmatch(pattern)
     if place is None:
         return fnmatchcase(listing.name, pattern) or fnmatchcase(listing.name.rpartition("/")[2], pattern)
@@ -134,7 +137,7 @@ def _row_listing(row: Row, file: Path) -> Listing:
         return _listing(str(row["name"]), int(row["level"]), int(row["problem_id"]), lambda: code)
     except (KeyError, TypeError, ValueError) as error:
         raise UsageError(
-            f"A row of {file} is no task: {error!r}.", "Give a snapshot of KernelBench's data set."
+            f"A row of {file} is not a task: {error!r}.", "Give a snapshot of KernelBench's data set."
         ) from error
 
 

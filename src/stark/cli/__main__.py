@@ -1,4 +1,4 @@
-"""Lets ``python -m stark.cli`` stand for ``stark``."""
+"""Makes ``python -m stark.cli`` the same as ``stark``."""
 
 from stark.cli.main import main
 

@@ -1,4 +1,4 @@
-"""The commands about many runs: bench, report, compare."""
+"""The command ``stark bench``: many runs in one store."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from stark.cli.exit_codes import ExitCode
 from stark.cli.options import (
-    INTERRUPTED,
     AllowWeakSandbox,
     ApiKeyEnv,
     Assignments,
@@ -20,42 +20,30 @@ from stark.cli.options import (
     ScoreName,
     SettingsFile,
     TargetName,
-    given,
-    judging,
-    limits,
+    budget_options,
+    drop_unset,
+    evaluation_options,
+    renamed_option,
 )
 from stark.cli.terminal import screen
+from stark.cli.terminal.command import format_command
 from stark.core.errors import TaskError, UsageError
 
 if TYPE_CHECKING:
     from stark.bench.cell import Cell
-    from stark.bench.grid import GridFile, SettingsOf
+    from stark.bench.grid import GridFile, SettingsFactory
     from stark.core.task import Task
 
 Kernelbench = Annotated[Path | None, typer.Option("--kernelbench", metavar="DIR", help="A KernelBench checkout.")]
-
-
-Dataset = Annotated[Path | None, typer.Option("--dataset", metavar="DIR", help="A snapshot of its data set.")]
-
-
+Dataset = Annotated[Path | None, typer.Option("--dataset", metavar="DIR", help="A snapshot of KernelBench's data set.")]
 Files = Annotated[Path | None, typer.Option("--tasks", metavar="PATH", help="A task file, or a folder of them.")]
-
-
 Only = Annotated[
     list[str] | None, typer.Option("--only", help="level1, level1/26, level1/1-10 or '*Softmax*'; may be repeated.")
 ]
-
-
-StoreFolder = Annotated[Path, typer.Option("--store", metavar="DIR", help="Where everything is kept.")]
-
-
-AttemptsPerRun = Annotated[int | None, typer.Option("--attempts", help="How many attempts per run.")]
-
-
-TokensPerRun = Annotated[int | None, typer.Option("--tokens", help="Most tokens to spend per run.")]
-
-
-UsdPerRun = Annotated[float | None, typer.Option("--usd", help="Most US dollars to spend per run.")]
+StoreFolder = Annotated[Path, typer.Option("--store", metavar="DIR", help="The store.")]
+AttemptsPerRun = Annotated[int | None, typer.Option("--attempts", help="Attempts per run (default: 30).")]
+TokensPerRun = Annotated[int | None, typer.Option("--tokens", help="Limit on tokens per run.")]
+UsdPerRun = Annotated[float | None, typer.Option("--usd", help="Limit on US dollars per run (default: 10).")]
 
 
 def bench(
@@ -67,42 +55,43 @@ def bench(
         typer.Option(
             "--grid",
             metavar="FILE",
-            help="What to run, such as configs/table-1.toml. Options take the place of what it says.",
+            help="Grid file, such as configs/table-1.toml. Options override it.",
         ),
     ] = None,
     subset: Annotated[
-        str | None, typer.Option(help="representative, paper, or all. Unset: as --grid says, else all.")
+        str | None, typer.Option(help="representative, paper or all (default: the grid file's, else all).")
     ] = None,
     only: Only = None,
     method: Annotated[
-        list[str] | None, typer.Option("--method", help="May be repeated. Unset: as --grid says, else all five.")
+        list[str] | None, typer.Option("--method", help="May be repeated (default: the grid file's, else all five).")
     ] = None,
     switch: Annotated[
         list[str] | None,
         typer.Option(
             "--switch",
             metavar="A.B=C,...",
-            help="A further variant of each method: settings of search, windows, anchors, prompts and roles; may be "
+            help="One more variant of each method, by settings of search, windows, anchors, prompts or roles; may be "
             "repeated.",
         ),
     ] = None,
     seeds: Annotated[
-        int | None, typer.Option(min=1, help="How many seeds, from 0 on. Unset: as --grid says, else one.")
+        int | None, typer.Option(min=1, help="Number of seeds (default: the grid file's, else 1).")
     ] = None,
     store: StoreFolder = Path("runs/bench"),
-    at_once: Annotated[int, typer.Option(min=1, help="How many runs are in flight at once.")] = 16,
+    parallel_runs: Annotated[int, typer.Option(min=1, help="Runs in parallel.")] = 16,
+    at_once: Annotated[str | None, renamed_option("--at-once", "--parallel-runs")] = None,
     baselines: Annotated[
-        bool | None, typer.Option(help="Also time torch.compile. Unset: as --grid says, else yes.")
+        bool | None, typer.Option(help="Also time torch.compile (default: the grid file's, else yes).")
     ] = None,
     both_scores: Annotated[
-        bool | None, typer.Option(help="Judge each winner by the other score too. Unset: as --grid says, else no.")
+        bool | None, typer.Option(help="Also judge each winner by the other score (default: the grid file's, else no).")
     ] = None,
     judge_only: Annotated[
         Path | None,
         typer.Option(
             "--judge-only",
             metavar="DIR",
-            help="Judge kernels another tool made, no search: files as KernelBench names them, "
+            help="Judge the kernels of another tool instead of searching. Their names are KernelBench's: "
             "level_1_problem_26_sample_0_kernel.py.",
         ),
     ] = None,
@@ -119,43 +108,45 @@ def bench(
     allow_weak_sandbox: AllowWeakSandbox = None,
     config: SettingsFile = None,
     sets: Assignments = None,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="List the tasks and estimate; start nothing.")] = False,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="List the tasks and estimate the cost; start nothing.")
+    ] = False,
 ) -> None:
-    """Run a grid of task x method x switch x seed into one store. The same command goes on with what is missing."""
-    from stark.bench.grid import read_grid, settings_maker
+    """Run a grid of task x method x switch x seed into one store. The same command continues with what is missing."""
+    from stark.bench.grid import read_grid, settings_factory
 
     if judge_only is not None and (method or switch or seeds or attempts):
-        raise UsageError("--judge-only searches nothing.", "Leave --method, --switch, --seeds and --attempts out.")
+        raise UsageError("--judge-only does not search.", "Leave out --method, --switch, --seeds and --attempts.")
     axes = {"subset": subset, "only": only, "methods": method, "switches": switch, "seeds": seeds}
     axes |= {"baselines": baselines, "both_scores": both_scores, "config": str(config) if config else None}
-    grid = read_grid(grid_file, given(axes))
+    grid = read_grid(grid_file, drop_unset(axes))
     options = {
-        **limits(attempts, tokens, usd, None),
-        **judging(precision, score, target, evaluator, allow_weak_sandbox),
+        **budget_options(attempts, tokens, usd, None),
+        **evaluation_options(precision, score, target, evaluator, allow_weak_sandbox),
         "roles": {"model": model, "base_url": base_url, "api_key_env": api_key_env},
     }
-    settings_of = settings_maker(Path(grid.config) if grid.config else None, sets or [], given(options))
-    chosen = _tasks(kernelbench, dataset, tasks, grid)
-    cells = _cells(grid, chosen, judge_only, settings_of)
+    settings_of = settings_factory(Path(grid.config) if grid.config else None, sets or [], drop_unset(options))
+    chosen = _load_tasks(kernelbench, dataset, tasks, grid)
+    cells = _make_cells(grid, chosen, judge_only, settings_of)
     if dry_run:
-        _show_plan(cells, at_once, grid.both_scores)
+        _show_forecast(cells, parallel_runs, grid.both_scores)
     else:
-        _run(cells, store, at_once, grid.both_scores)
+        _run(cells, store, parallel_runs, grid.both_scores)
 
 
-def _tasks(kernelbench: Path | None, dataset: Path | None, files: Path | None, grid: GridFile) -> list[Task]:
+def _load_tasks(kernelbench: Path | None, dataset: Path | None, files: Path | None, grid: GridFile) -> list[Task]:
     from stark.bench.task_sources import list_checkout, list_dataset, list_files, select
 
     places = {list_checkout: kernelbench, list_dataset: dataset, list_files: files}
-    named = [(listed, path) for listed, path in places.items() if path is not None]
+    named = [(list_tasks, path) for list_tasks, path in places.items() if path is not None]
     if len(named) != 1:
-        raise UsageError("A benchmark takes tasks from one place.", "Give --kernelbench, --dataset or --tasks.")
-    ((listed, path),) = named
+        raise UsageError("A benchmark takes its tasks from one place.", "Give --kernelbench, --dataset or --tasks.")
+    ((list_tasks, path),) = named
     _check_presence(path)
-    return [listing.load() for listing in select(listed(path), grid.subset, grid.only)]
+    return [listing.load() for listing in select(list_tasks(path), grid.subset, grid.only)]
 
 
-def _cells(grid: GridFile, tasks: list[Task], judge_only: Path | None, settings_of: SettingsOf) -> list[Cell]:
+def _make_cells(grid: GridFile, tasks: list[Task], judge_only: Path | None, settings_of: SettingsFactory) -> list[Cell]:
     from stark.bench.grid import judged_cells, make_grid, read_generations, with_baselines
 
     if judge_only is None:
@@ -165,43 +156,45 @@ def _cells(grid: GridFile, tasks: list[Task], judge_only: Path | None, settings_
         system = judge_only.resolve().name
         cells = judged_cells(tasks, read_generations(judge_only), system, settings_of("stark", 0, ()))
         if not cells:
-            raise UsageError(f"No kernel in {judge_only} is for a selected task.", "Check levels and numbers.")
+            raise UsageError(
+                f"No kernel in {judge_only} is for a selected task.", "Check levels and numbers in the file names."
+            )
     return with_baselines(cells, grid.both_scores or judge_only is not None) if grid.baselines else cells
 
 
 def _check_presence(path: Path) -> None:
     if not path.exists():
-        raise UsageError(f"There is no {path}.", "Check the path.")
+        raise UsageError(f"{path} does not exist.", "Check the path.")
 
 
-def _show_plan(cells: list[Cell], at_once: int, both_scores: bool) -> None:
+def _show_forecast(cells: list[Cell], parallel_runs: int, both_scores: bool) -> None:
     from stark.bench.forecast import forecast
     from stark.cli.terminal import bench as view
 
     view.show_tasks(cells)
-    view.show_forecast(forecast(cells, at_once, both_scores), at_once)
+    view.show_forecast(forecast(cells, parallel_runs, both_scores), parallel_runs)
 
 
-def _run(cells: list[Cell], folder: Path, at_once: int, both_scores: bool) -> None:
+def _run(cells: list[Cell], folder: Path, parallel_runs: int, both_scores: bool) -> None:
     from stark.bench.runner import run_grid
     from stark.cli.terminal import bench as view
 
     progress = view.GridProgress()
     try:
-        work = run_grid(cells, folder, at_once, progress, both_scores, signals=True, noted=screen.say)
+        work = run_grid(cells, folder, parallel_runs, progress, both_scores, signals=True, on_note=screen.show_line)
         done = asyncio.run(work)
     except asyncio.CancelledError:
-        screen.say("Stopped at once; the same command goes on.")
-        raise typer.Exit(INTERRUPTED) from None
+        screen.show_line("Stopped at once. The same command continues.")
+        raise typer.Exit(ExitCode.INTERRUPTED) from None
     view.show_endings(progress, folder)
     if done.fault is not None:
         raise done.fault
     if done.stopped:
-        raise typer.Exit(INTERRUPTED)
-    if done.in_vain:
+        raise typer.Exit(ExitCode.INTERRUPTED)
+    if done.no_usable_task:
         raise TaskError(
-            "Nothing could be searched or judged: the tasks do not work here, or test nothing.",
-            f"stark report {folder} names them and says why.",
+            "No task is usable: each of them fails here, or tests nothing.",
+            f"To see why, type: {format_command('report', folder)}",
         )
 
 

@@ -84,11 +84,11 @@ def _try_models(settings: Settings, on_step: OnStep) -> Iterator[Finding]:
 
 
 def _try_model(chosen: RoleSettings) -> Finding:
-    from stark.models.open import describe, is_provider, open_model
+    from stark.models.open import describe_model, is_provider, open_model
 
     name = f"model {chosen.model}"
     if not is_provider(chosen):
-        return Finding(name, State.NOT_NEEDED, f"no provider to call: {describe(chosen.model)}")
+        return Finding(name, State.NOT_NEEDED, f"no provider to call: {describe_model(chosen.model)}")
     brief = {"max_output_tokens": REPLY_TOKENS, "timeout_s": REPLY_S, "retries": 0, "output": "text"}
     try:
         model = open_model(Role.PLAN, chosen.model_copy(update=brief))
@@ -142,7 +142,7 @@ def doctor(
     api_key_env: ApiKeyEnv = None,
     evaluator: EvaluatorName = None,
     allow_weak_sandbox: AllowWeakSandbox = None,
-    runs: Annotated[Path, typer.Option("--runs", metavar="DIR", help="Folder of runs (default: runs).")] = Path("runs"),
+    runs: Annotated[Path, typer.Option("--runs", metavar="DIR", help="Folder of runs.")] = Path("runs"),
     as_json: Annotated[bool, typer.Option("--json", help="Print the findings as JSON.")] = False,
     config: SettingsFile = None,
     sets: Assignments = None,

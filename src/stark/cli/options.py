@@ -1,4 +1,4 @@
-"""The options that several commands share, and how those that were given become settings."""
+"""The options that several commands share, and their translation into settings."""
 
 from __future__ import annotations
 
@@ -7,72 +7,87 @@ from typing import Annotated, Any
 
 import typer
 
+from stark.core.errors import UsageError
 from stark_worker.protocol.request import Precision, Score, Target
-
-INTERRUPTED = 130  # the exit code of what Ctrl-C or SIGTERM has stopped
 
 TaskFile = Annotated[
     Path, typer.Argument(metavar="TASK.py", help="File with Model, get_inputs() and get_init_inputs().")
 ]
 RunFolder = Annotated[Path, typer.Argument(metavar="DIR", help="A run folder.")]
 RunName = Annotated[
-    str | None, typer.Option("--run", metavar="NAME", help="Which run of a benchmark: its name, or a part of it.")
+    str | None, typer.Option("--run", metavar="NAME", help="A run of a benchmark: its name, or a part of it.")
 ]
-SettingsFile = Annotated[Path | None, typer.Option("--config", metavar="FILE", help="Settings in TOML; see configs/.")]
-Assignments = Annotated[list[str] | None, typer.Option("--set", metavar="A.B=C", help="Any setting; may be repeated.")]
+SettingsFile = Annotated[
+    Path | None, typer.Option("--config", metavar="FILE", help="Settings file in TOML; see configs/.")
+]
+Assignments = Annotated[
+    list[str] | None, typer.Option("--set", metavar="A.B=C", help="Set any setting; may be repeated.")
+]
 Changes = Annotated[
     list[str] | None,
-    typer.Option("--set", metavar="A.B=C", help="A setting of budget or roles, or jobs; may be repeated."),
+    typer.Option("--set", metavar="A.B=C", help="Set a setting of budget or roles, or jobs; may be repeated."),
 ]
-MethodName = Annotated[str | None, typer.Option("--method", help="stark, search-agent, ma-only, sampling, reflexion.")]
+MethodName = Annotated[
+    str | None, typer.Option("--method", help="stark, search-agent, ma-only, sampling or reflexion.")
+]
 ModelName = Annotated[str | None, typer.Option("--model", help="Chat model of all roles, such as openai:gpt-5.")]
 BaseUrl = Annotated[str | None, typer.Option("--base-url", help="Address of an OpenAI-compatible server.")]
 ApiKeyEnv = Annotated[
     str | None,
-    typer.Option("--api-key-env", metavar="NAME", help="Variable that holds the key, where it is not the usual one."),
+    typer.Option(
+        "--api-key-env", metavar="NAME", help="Environment variable that holds the key, if not the usual one."
+    ),
 ]
-PrecisionName = Annotated[Precision | None, typer.Option("--precision", help="Type of inputs and weights.")]
-ScoreName = Annotated[Score | None, typer.Option("--score", help="Which rules decide.")]
-TargetName = Annotated[
-    Target | None, typer.Option("--target", help="Language of the kernels; cpu where nothing is said.")
+PrecisionName = Annotated[
+    Precision | None, typer.Option("--precision", help="Type of inputs and weights (default: fp32).")
 ]
+ScoreName = Annotated[Score | None, typer.Option("--score", help="Rules that decide (default: verified).")]
+TargetName = Annotated[Target | None, typer.Option("--target", help="Kernel language (default: cpu).")]
 EvaluatorName = Annotated[
-    str | None, typer.Option("--evaluator", help="local, folder, replay, or package.module:Class.")
+    str | None, typer.Option("--evaluator", help="local, folder, replay, or package.module:Class (default: local).")
 ]
 AllowWeakSandbox = Annotated[
     bool | None,
-    typer.Option(
-        "--allow-weak-sandbox", help="Run kernels also where they cannot be locked in well; see stark doctor."
-    ),
+    typer.Option("--allow-weak-sandbox", help="Run kernels even if the sandbox is only weak; see stark doctor."),
 ]
-Attempts = Annotated[int | None, typer.Option("--attempts", help="How many attempts in all.")]
-Tokens = Annotated[int | None, typer.Option("--tokens", help="Most tokens to spend.")]
-Usd = Annotated[float | None, typer.Option("--usd", help="Most US dollars to spend.")]
-Minutes = Annotated[float | None, typer.Option("--minutes", help="Longest time to search; the final comes on top.")]
-Jobs = Annotated[int | None, typer.Option("--jobs", help="How many attempts are in flight at once.")]
+Attempts = Annotated[int | None, typer.Option("--attempts", help="Attempts in total.")]
+Tokens = Annotated[int | None, typer.Option("--tokens", help="Limit on tokens.")]
+Usd = Annotated[float | None, typer.Option("--usd", help="Limit on US dollars.")]
+Minutes = Annotated[float | None, typer.Option("--minutes", help="Limit on search time; the final check comes on top.")]
+Jobs = Annotated[int | None, typer.Option("--jobs", help="Attempts in parallel.")]
 
 
-def limits(
+def renamed_option(old: str, new: str) -> Any:
+    """Return a hidden option that refuses an old name and states the new one."""
+
+    def refuse(value: str | None) -> None:
+        if value is not None:
+            raise UsageError(f"The option {old} is now called {new}.", f"Give {new} {value}.")
+
+    return typer.Option(old, hidden=True, callback=refuse)
+
+
+def budget_options(
     attempts: int | None, tokens: int | None, usd: float | None, minutes: float | None
 ) -> dict[str, dict[str, Any]]:
-    """The limits of a run as settings."""
+    """Return the limits of a run as settings."""
     wall_s = None if minutes is None else minutes * 60
     return {"budget": {"attempts": attempts, "tokens": tokens, "usd": usd, "wall_s": wall_s}}
 
 
-def judging(
+def evaluation_options(
     precision: Precision | None,
     score: Score | None,
     target: Target | None,
     evaluator: str | None,
     allow_weak_sandbox: bool | None,
 ) -> dict[str, dict[str, Any]]:
-    """How candidates are judged, as settings."""
-    asked = {"precision": precision, "score": score, "target": target, "evaluator": evaluator}
-    return {"evaluation": {**asked, "allow_weak_sandbox": allow_weak_sandbox}}
+    """Return the rules of the evaluation as settings."""
+    options = {"precision": precision, "score": score, "target": target, "evaluator": evaluator}
+    return {"evaluation": {**options, "allow_weak_sandbox": allow_weak_sandbox}}
 
 
-def given(options: dict[str, Any]) -> dict[str, Any]:
-    """The options that were really given."""
-    nested = {name: given(value) if isinstance(value, dict) else value for name, value in options.items()}
+def drop_unset(options: dict[str, Any]) -> dict[str, Any]:
+    """Return only the options that the user gave."""
+    nested = {name: drop_unset(value) if isinstance(value, dict) else value for name, value in options.items()}
     return {name: value for name, value in nested.items() if value is not None and value != {}}

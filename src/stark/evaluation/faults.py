@@ -33,7 +33,8 @@ class FaultTranslator:
         except SandboxTooWeak as fault:
             raise EvaluatorError(
                 f"{fault} No candidate was loaded.",
-                f"`{self.doctor_command}` tries every control. {self.allow_command} accepts the level weak, never none.",
+                f"To see what is missing, type: {self.doctor_command}. To accept a weak sandbox, use "
+                f"{self.allow_command}",
             ) from fault
         except RefereeSilent as silence:
             raise EvaluatorError(

@@ -11,16 +11,16 @@ import pytest
 
 from fakes import TASK, HashEvaluator
 from stark.analysis.results import read_results
-from stark.bench.cell import Given
-from stark.bench.grid import judged_cells, make_grid, settings_maker, with_baselines
-from stark.bench.runner import record_of, run_grid
+from stark.bench.cell import GivenSource, make_run_record
+from stark.bench.grid import judged_cells, make_grid, settings_factory, with_baselines
+from stark.bench.runner import run_grid
 from stark.core.errors import PromptRefused, UsageError
 from stark.core.records import Final
 from stark.core.task import Task
-from stark.core.tree import Node, Role
-from stark.report.header import facts_of
+from stark.core.tree import Attempt, Node, Role
+from stark.report.header import header_facts
 from stark.report.kernelbench import write_eval_results
-from stark.report.paper_tables import tables
+from stark.report.paper_tables import filled_tables
 from stark.store.open import open_store
 from stark_worker.protocol.errors import Outcome
 from stark_worker.protocol.report import DeviceFacts, EvalReport, Timing
@@ -35,12 +35,12 @@ def killed_after(count):
     """Lets that many runs end."""
     endings = []
 
-    def told(cell, ending, standing):
+    def on_cell_end(cell, ending, progress):
         endings.append(cell.id)
         if len(endings) == count:
             raise Killed
 
-    return told
+    return on_cell_end
 
 
 def grid(*sets, tasks=2, attempts=2, methods=("reflexion",), model="PretendModel", evaluator="HashEvaluator", says=()):
@@ -50,13 +50,13 @@ def grid(*sets, tasks=2, attempts=2, methods=("reflexion",), model="PretendModel
         Task(f"level1/{number}_Task", f"# {comment}\n# {number}\n{TASK}", "", 1, number)
         for number, comment in enumerate(comments, 1)
     ]
-    options = {"roles": {"model": f"pretend:{model}"}, "budget": {"attempts": attempts}}
-    sets = [f"evaluation.evaluator=pretend:{evaluator}", *sets]
-    return make_grid(found, methods, [], 1, settings_maker(None, sets, options))
+    options = {"roles": {"model": f"fakes:{model}"}, "budget": {"attempts": attempts}}
+    sets = [f"evaluation.evaluator=fakes:{evaluator}", *sets]
+    return make_grid(found, methods, [], 1, settings_factory(None, sets, options))
 
 
-def run(cells, folder, both_scores=False, told=lambda cell, ending, standing: None, signals=False):
-    bench = asyncio.run(run_grid(cells, folder, 1, told, both_scores, signals))
+def run(cells, folder, both_scores=False, on_cell_end=lambda cell, ending, progress: None, signals=False):
+    bench = asyncio.run(run_grid(cells, folder, 1, on_cell_end, both_scores, signals))
     return bench, read_results(folder)
 
 
@@ -78,8 +78,8 @@ def test_an_extension_that_was_killed_counts_for_the_runs_it_reached(tmp_path):
     results = killed(grid(attempts=4), tmp_path)
     assert [run.metrics.attempts for run in results] == [4, 2]
     assert [run.complete for run in results] == [True, False]
-    assert facts_of(results)[0].startswith("1 of 2 runs are complete.")
-    assert "Attempts per run (B): 4." in facts_of(results)
+    assert header_facts(results)[0].startswith("1 of 2 runs are complete.")
+    assert "Attempts per run (B): 4." in header_facts(results)
     assert [run.complete for run in run(grid(attempts=4), tmp_path)[1]] == [True, True]
 
 
@@ -94,11 +94,11 @@ def test_a_store_that_an_earlier_version_extended_half_is_not_believed_either(tm
 
 
 def test_a_limit_that_was_raised_is_no_end_any_more(tmp_path):
-    """What one of two runs made with little money is told, and counts no more once there is to be more."""
+    """What one of two runs made with little money is on_cell_end, and counts no more once there is to be more."""
     results = run(grid("budget.usd=0.03", attempts=30), tmp_path)[1]
     assert endings(results) == ["money", "money"]
     made = [run.metrics.attempts for run in results]
-    assert [run.allowed for run in results] == made
+    assert [run.allowed_attempts for run in results] == made
     assert 0 < min(made) < 30
     results = killed(grid(attempts=30), tmp_path)
     assert [run.complete for run in results] == [True, False]
@@ -107,7 +107,7 @@ def test_a_limit_that_was_raised_is_no_end_any_more(tmp_path):
 
 def test_a_smaller_budget_than_was_used_is_refused_and_changes_nothing(tmp_path):
     before = run(grid(attempts=4), tmp_path)[1]
-    with pytest.raises(UsageError, match="with 4 attempts") as refused:
+    with pytest.raises(UsageError, match="already has 4 attempts") as refused:
         run(grid(attempts=2), tmp_path)
     assert "--attempts 4 or more" in refused.value.next_step
     assert read_results(tmp_path) == before
@@ -117,7 +117,7 @@ def test_a_smaller_budget_than_was_used_is_refused_and_changes_nothing(tmp_path)
 @pytest.mark.parametrize("final", ["true", "false"])
 def test_a_winner_by_the_other_score_follows_its_search(tmp_path, final):
     """Killed when the first search has ended anew: its winner by the other score is still the old one, and counts for
-    neither budget. The next start judges it, whether or not it is told to again."""
+    neither budget. The next start judges it, whether or not it is on_cell_end to again."""
 
     def cells(attempts):
         return grid(f"evaluation.final={final}", attempts=attempts, tasks=1)
@@ -137,7 +137,7 @@ def test_a_winner_by_the_other_score_follows_its_search(tmp_path, final):
 def test_a_winner_by_the_other_score_had_the_attempts_of_its_search(tmp_path):
     results = run(grid("budget.usd=0.03", attempts=30, tasks=1), tmp_path, both_scores=True)[1]
     rescored, search = sorted(results, key=lambda run: run.kind)
-    assert rescored.allowed == search.allowed == search.metrics.attempts < 30
+    assert rescored.allowed_attempts == search.allowed_attempts == search.metrics.attempts < 30
 
 
 # -- killed -----------------------------------------------------------------------------------------------------------
@@ -145,16 +145,16 @@ def test_a_winner_by_the_other_score_had_the_attempts_of_its_search(tmp_path):
 
 def test_a_report_on_half_a_grid_says_so(tmp_path):
     results = killed(grid(tasks=4, methods=("reflexion", "sampling")), tmp_path, count=3)
-    told = " ".join(facts_of(results))
-    assert told.startswith("3 of 8 runs are complete.")
-    assert "not comparable: reflexion 2, sampling 1; 1 in common." in told
-    assert [table.name for table in tables(results)]
+    on_cell_end = " ".join(header_facts(results))
+    assert on_cell_end.startswith("3 of 8 runs are complete.")
+    assert "not comparable: reflexion 2, sampling 1; 1 in common." in on_cell_end
+    assert [table.name for table in filled_tables(results)]
     assert len(write_eval_results(tmp_path / "out", results)) == 2
 
 
 def test_winners_by_the_other_score_are_missed_too(tmp_path):
     results = killed(with_baselines(grid(), True), tmp_path, both_scores=True)
-    assert facts_of(results)[0].startswith("1 of 4 runs are complete.")
+    assert header_facts(results)[0].startswith("1 of 4 runs are complete.")
 
 
 def test_a_run_that_was_killed_before_its_final_does_not_count(tmp_path):
@@ -198,8 +198,8 @@ def test_a_stop_while_a_reference_is_judged_begins_no_attempt(tmp_path, monkeypa
 def test_a_stop_leaves_kernels_of_another_tool_for_the_next_start(tmp_path, monkeypatch):
     (tmp_path / "order").write_text("Model")
     monkeypatch.setenv("CTRL_C", str(tmp_path / "order"))
-    settings = settings_maker(None, ["evaluation.evaluator=fakes:InterruptedEvaluator"], {})("stark", 0, ())
-    given = {(1, 1): [Given(number, f"sample {number}", f"x = {number}") for number in (1, 2, 3)]}
+    settings = settings_factory(None, ["evaluation.evaluator=fakes:InterruptedEvaluator"], {})("stark", 0, ())
+    given = {(1, 1): [GivenSource(number, f"sample {number}", f"x = {number}") for number in (1, 2, 3)]}
     cells = judged_cells([Task("level1/1_Task", TASK, "", 1, 1)], given, "theirs", settings)
     stopped = run(cells, tmp_path / "store", signals=True)[1]
     assert sorted(len(run.judgements) for run in stopped) == [0, 1], "a reference, by the first of two scores"
@@ -220,7 +220,7 @@ def test_a_stop_leaves_kernels_of_another_tool_for_the_next_start(tmp_path, monk
 def test_the_searches_of_a_store_have_one_set_of_rules(tmp_path, rule, method):
     """Also by other methods, which would be compared, and on other tasks: they would share rows."""
     run(grid(), tmp_path)
-    with pytest.raises(UsageError, match="other rules") as refused:
+    with pytest.raises(UsageError, match="other settings") as refused:
         run(grid(rule, tasks=3, methods=(method,))[2:], tmp_path)
     assert rule.partition("=")[0].rpartition(".")[2] in refused.value.message
     assert len(read_results(tmp_path)) == 2
@@ -254,18 +254,18 @@ def test_a_store_belongs_to_one_version_of_what_compiles_and_computes(tmp_path, 
     facts = replace(facts, toolchain={"python": "3.12.0", "torch": "2.9"})
     with pytest.raises(UsageError, match=r"torch 2\.6, here it is 2\.9"):
         run(grid(tasks=3), tmp_path)
-    assert "Device: pretend device (torch 2.6)." in facts_of(read_results(tmp_path))[0]
+    assert "Device: pretend device (torch 2.6)." in header_facts(read_results(tmp_path))[0]
 
 
 def test_kernels_from_a_folder_named_like_a_method_are_not_taken_for_its_own():
     cell = grid()[0]
-    with pytest.raises(UsageError, match="called like a method"):
-        judged_cells([cell.task], {(1, 1): [Given(1, "sample 0", TASK)]}, "stark", cell.settings)
+    with pytest.raises(UsageError, match="the name of one of"):
+        judged_cells([cell.task], {(1, 1): [GivenSource(1, "sample 0", TASK)]}, "stark", cell.settings)
 
 
 def test_a_switch_that_cannot_be_is_told_before_anything_is_stored():
     with pytest.raises(UsageError, match="no policy called 'nope'"):
-        make_grid([grid()[0].task], ["stark"], ["search.policy=nope"], 1, settings_maker(None, [], {}))
+        make_grid([grid()[0].task], ["stark"], ["search.policy=nope"], 1, settings_factory(None, [], {}))
 
 
 def test_a_winner_has_the_final_of_its_own_search(tmp_path):
@@ -274,28 +274,28 @@ def test_a_winner_has_the_final_of_its_own_search(tmp_path):
     (cell,) = grid("evaluation.score=kernelbench", tasks=1)
     failed = EvalReport(Outcome.CRASH)
     with closing(open_store(tmp_path, write=True)) as store:
-        record = record_of(cell, store.runs()[0].device)
+        record = make_run_record(cell, store.runs()[0].device)
         store.create(record)
-        store.finish(record.id, Node(0, None, Role.REFERENCE, TASK, EvalReport(Outcome.OK, Timing((10.0,)))))
+        store.finish(record.id, Node(0, None, Attempt(Role.REFERENCE, TASK, EvalReport(Outcome.OK, Timing((10.0,))))))
         store.confirm(record.id, Final(1, Score.KERNELBENCH, failed, failed))
     again = [run for run in read_results(tmp_path) if run.kind == "rescored"]
     assert again == [run for run in results if run.kind == "rescored"]
     assert again[0].speedup() is not None
 
 
-def judged(folder, *sources, told=lambda cell, ending, standing: None):
+def judged(folder, *sources, on_cell_end=lambda cell, ending, progress: None):
     """Kernels for the second of two tasks, the first of them for the other as well."""
     tasks = [Task(f"level1/{number}_Task", TASK, "", 1, number) for number in (1, 2)]
-    settings = settings_maker(None, ["evaluation.evaluator=fakes:HashEvaluator"], {})("stark", 0, ())
-    given = [Given(number, f"sample {number - 1}", source) for number, source in enumerate(sources, 1)]
+    settings = settings_factory(None, ["evaluation.evaluator=fakes:HashEvaluator"], {})("stark", 0, ())
+    given = [GivenSource(number, f"sample {number - 1}", source) for number, source in enumerate(sources, 1)]
     cells = judged_cells(tasks, {(1, 2): given, (1, 1): given[:1]}, "theirs", settings)
-    return run(cells, folder, told=told)[1]
+    return run(cells, folder, on_cell_end=on_cell_end)[1]
 
 
-@pytest.mark.parametrize(("now", "why"), [(("x = 1", "x = 5"), "another one now"), (("x = 1",), "not there any more")])
+@pytest.mark.parametrize(("now", "why"), [(("x = 1", "x = 5"), "has changed"), (("x = 1",), "was removed")])
 def test_other_kernels_of_the_same_names_are_not_taken_for_those_that_were_judged(tmp_path, now, why):
     before = judged(tmp_path, "x = 1", "x = 3")
-    with pytest.raises(UsageError, match=f"theirs for level1/2_Task, sample 1, .* {why}") as refused:
+    with pytest.raises(UsageError, match=f"theirs for level1/2_Task, sample 1, {why}") as refused:
         judged(tmp_path, *now)
     assert "--store" in refused.value.next_step
     assert read_results(tmp_path) == before == judged(tmp_path, "x = 1", "x = 3")
@@ -304,7 +304,7 @@ def test_other_kernels_of_the_same_names_are_not_taken_for_those_that_were_judge
 def test_kernels_that_came_later_are_missed_until_they_are_judged(tmp_path):
     judged(tmp_path, "x = 1")
     with pytest.raises(Killed):
-        judged(tmp_path, "x = 1", "x = 3", told=killed_after(1))
+        judged(tmp_path, "x = 1", "x = 3", on_cell_end=killed_after(1))
     assert [run.complete for run in read_results(tmp_path)].count(False) == 1
     assert all(run.complete for run in judged(tmp_path, "x = 1", "x = 3"))
 

@@ -12,7 +12,7 @@ import pytest
 from fakes import TASK, PretendModel
 from paths import ROOT
 from stark.bench.forecast import PACES, forecast
-from stark.bench.grid import judged_cells, make_grid, read_generations, read_grid, settings_maker, with_baselines
+from stark.bench.grid import judged_cells, make_grid, read_generations, read_grid, settings_factory, with_baselines
 from stark.core.errors import SettingsError, UsageError
 from stark.core.records import Kind
 from stark.core.settings import Settings
@@ -26,14 +26,14 @@ TASKS = [Task(f"level1/{number}_Task", f"# {number}\n{TASK}", "", 1, number) for
 @pytest.mark.parametrize("name", ["table-1", "table-3", "switches", "strict"])
 def test_the_grids_we_ship_can_be_made(name):
     grid = read_grid(CONFIGS / f"{name}.toml", {})
-    cells = make_grid(TASKS, grid.methods, grid.switches, grid.seeds, settings_maker(Path(grid.config), [], {}))
+    cells = make_grid(TASKS, grid.methods, grid.switches, grid.seeds, settings_factory(Path(grid.config), [], {}))
     assert len(cells) == 2 * len(grid.methods) * (1 + len(grid.switches)) * grid.seeds
     assert {cell.settings.budget.attempts for cell in cells} == {30}
 
 
 def test_the_papers_tables_are_scored_as_the_paper_did():
     grid = read_grid(CONFIGS / "table-1.toml", {})
-    settings = settings_maker(Path(grid.config), [], {})("stark", 0, ())
+    settings = settings_factory(Path(grid.config), [], {})("stark", 0, ())
     assert settings.evaluation.score is Score.KERNELBENCH
     assert settings.evaluation.kernelbench_version is KernelBenchVersion.V01
 
@@ -56,19 +56,21 @@ def test_a_grid_without_anything_on_an_axis_is_refused_by_the_name_of_that(tmp_p
 @pytest.mark.parametrize("switch", [" ", ",", " , "])
 def test_a_switch_that_changes_nothing_is_refused(switch):
     with pytest.raises(SettingsError, match="changes nothing"):
-        make_grid(TASKS, ["stark"], [switch], 1, settings_maker(None, [], {}))
+        make_grid(TASKS, ["stark"], [switch], 1, settings_factory(None, [], {}))
 
 
 def test_every_cell_has_a_name_of_its_own_and_its_own_settings():
     switches = ["anchors.mode=off", "windows.leaders=0,search.epsilon=0.4"]
-    cells = make_grid(TASKS, ["stark", "sampling"], switches, 2, settings_maker(None, [], {"budget": {"attempts": 7}}))
+    cells = make_grid(
+        TASKS, ["stark", "sampling"], switches, 2, settings_factory(None, [], {"budget": {"attempts": 7}})
+    )
     assert len({cell.id for cell in cells}) == len(cells) == 2 * 2 * 3 * 2
     last = cells[5].settings
     assert (last.windows.leaders, last.search.epsilon, last.seed, last.budget.attempts) == (0, 0.4, 1, 7)
 
 
 def test_a_switch_prevails_over_the_command_line():
-    settings_of = settings_maker(None, [], {"roles": {"model": "fakes:One"}})
+    settings_of = settings_factory(None, [], {"roles": {"model": "fakes:One"}})
     plain, switched = make_grid(TASKS[:1], ["stark"], ["roles.model=fakes:Other"], 1, settings_of)
     assert plain.settings.roles.plan.model == "fakes:One"
     assert switched.settings.roles.plan.model == switched.settings.roles.code.model == "fakes:Other"
@@ -84,12 +86,12 @@ def test_a_switch_prevails_over_the_command_line():
 )
 def test_another_model_of_a_switch_is_not_asked_for_at_the_address_of_the_first(switch, base_url, key):
     here = {"model": "qwen", "base_url": "http://here/v1", "api_key_env": "MINE"}
-    switched = make_grid(TASKS[:1], ["stark"], [switch], 1, settings_maker(None, [], {"roles": here}))[1]
+    switched = make_grid(TASKS[:1], ["stark"], [switch], 1, settings_factory(None, [], {"roles": here}))[1]
     assert (switched.settings.roles.plan.base_url, switched.settings.roles.plan.api_key_env) == (base_url, key)
 
 
 def test_baselines_are_measured_once_per_task_and_score():
-    cells = with_baselines(make_grid(TASKS, ["stark", "sampling"], [], 1, settings_maker(None, [], {})), True)
+    cells = with_baselines(make_grid(TASKS, ["stark", "sampling"], [], 1, settings_factory(None, [], {})), True)
     kinds = [cell.kind for cell in cells[:4]]
     assert kinds == [Kind.SEARCH, Kind.SEARCH, Kind.BASELINES, Kind.BASELINES]
     assert len({cell.id for cell in cells}) == len(cells) == 8
@@ -99,11 +101,11 @@ def test_baselines_are_measured_once_per_task_and_score():
 MANY = 10_000  # runs and attempts at once, so that the lane is what takes the time
 
 
-def hours_of(*sets, attempts=5, at_once=MANY, jobs=MANY, baselines=False, both_scores=False):
+def hours_of(*sets, attempts=5, parallel_runs=MANY, jobs=MANY, baselines=False, both_scores=False):
     options = {"roles": {"model": "fakes:PretendModel"}, "budget": {"attempts": attempts}, "jobs": jobs}
-    cells = make_grid(TASKS, ["stark"], [], 1, settings_maker(None, ["evaluation.target=triton", *sets], options))
+    cells = make_grid(TASKS, ["stark"], [], 1, settings_factory(None, ["evaluation.target=triton", *sets], options))
     cells = with_baselines(cells, both_scores) if baselines else cells
-    return forecast(cells, at_once, both_scores).hours * 3600
+    return forecast(cells, parallel_runs, both_scores).hours * 3600
 
 
 def test_an_estimate_counts_references_attempts_finals_and_baselines():
@@ -131,7 +133,7 @@ def test_winners_are_built_beside_the_lane_of_a_gpu_and_in_that_of_a_cpu():
         final = hours_of(*sets) - hours_of(*sets, "evaluation.final=false")
         assert final == pytest.approx(2 * (pace.final + pace.stock_build * in_lane))
     waiting = [
-        hours_of("evaluation.target=cuda", f"evaluation.final={final}", at_once=1, jobs=1)
+        hours_of("evaluation.target=cuda", f"evaluation.final={final}", parallel_runs=1, jobs=1)
         for final in ("true", "false")
     ]
     pace = PACES[Target.CUDA]
@@ -141,10 +143,10 @@ def test_winners_are_built_beside_the_lane_of_a_gpu_and_in_that_of_a_cpu():
 def test_a_grid_takes_no_less_than_one_of_its_searches():
     """However many runs may be in flight: the attempts of a run follow each other, as many at once as it has jobs."""
     pace = PACES[Target.TRITON]
-    alone, by_jobs = (hours_of(at_once=16, jobs=jobs, attempts=30) for jobs in (1, 5))
+    alone, by_jobs = (hours_of(parallel_runs=16, jobs=jobs, attempts=30) for jobs in (1, 5))
     assert alone >= 30 * (pace.call + pace.evaluation) + pace.final
     assert by_jobs - pace.final == pytest.approx((alone - pace.final) / 5)
-    assert hours_of(at_once=1, jobs=1, attempts=30) == pytest.approx(2 * alone)
+    assert hours_of(parallel_runs=1, jobs=1, attempts=30) == pytest.approx(2 * alone)
 
 
 class CountedModel(PretendModel):
@@ -161,7 +163,7 @@ def test_an_estimate_opens_every_model_once():
     CountedModel.opened.clear()
     options = {"roles": {"model": f"{__name__}:CountedModel", "code": {"temperature": 0.2}}}
     switches = ["anchors.mode=off", "roles.plan.temperature=0.9"]
-    cells = make_grid(TASKS, ["stark", "ma-only", "sampling"], switches, 3, settings_maker(None, [], options))
+    cells = make_grid(TASKS, ["stark", "ma-only", "sampling"], switches, 3, settings_factory(None, [], options))
     assert forecast(cells, 1).calls > 1_000
     assert CountedModel.opened == {0.8: 1, 0.9: 1, 0.2: 1, 0.1: 1, 0.7: 1}, "plan, switched plan, code, debug, solo"
 
@@ -184,7 +186,7 @@ def test_generations_are_found_by_their_names(tmp_path):
 
 
 def test_a_method_or_switch_that_is_named_twice_is_run_once():
-    maker = settings_maker(None, [], {})
+    maker = settings_factory(None, [], {})
     switches = ["anchors.mode=off", "", "anchors.mode=off"]
     cells = make_grid(TASKS[:1], ["stark", "sampling", "stark"], switches, 1, maker)
     assert [(cell.settings.method, cell.switch) for cell in cells] == [
@@ -195,7 +197,7 @@ def test_a_method_or_switch_that_is_named_twice_is_run_once():
 @pytest.mark.parametrize("name", ["level1/1_Task", "level1/1_Other"])
 def test_tasks_that_could_not_be_told_apart_are_refused(name):
     task = Task("level1/1_Task", TASK, "", 1, 1)
-    maker = settings_maker(None, [], {})
+    maker = settings_factory(None, [], {})
     twice = [task, replace(task, name=name, source=f"# other\n{TASK}")]
     for made in (
         lambda: make_grid(twice, ["stark"], [], 1, maker),

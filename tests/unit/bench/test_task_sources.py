@@ -62,7 +62,7 @@ def test_what_is_not_there_is_refused(checkout, tmp_path):
         select(listings, "papers")
     with pytest.raises(UsageError, match="needs task 3 of level 1"):
         select([listing for listing in listings if listing.number != 3], "paper")
-    with pytest.raises(UsageError, match="no KernelBench checkout"):
+    with pytest.raises(UsageError, match="not a KernelBench checkout"):
         list_checkout(checkout / "KernelBench" / "level1")
 
 
@@ -90,7 +90,7 @@ def test_a_snapshot_of_something_else_is_refused(tmp_path):
     with pytest.raises(UsageError, match="holds no task"):
         list_dataset(tmp_path)
     (tmp_path / "rows.jsonl").write_text('{"text": "hello"}\n')
-    with pytest.raises(UsageError, match="is no task"):
+    with pytest.raises(UsageError, match="is not a task"):
         list_dataset(tmp_path)
 
 

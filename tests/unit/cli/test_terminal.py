@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import json
 import os
-from dataclasses import replace
 from pathlib import Path
 
 from conformance.store import a_call, a_node, a_root, a_run
 from stark.cli.terminal.progress import Progress
-from stark.cli.terminal.screen import say, show_tables
+from stark.cli.terminal.screen import show_line, show_tables
 from stark.cli.terminal.tree import show_node, show_tree
-from stark.core.records import Event
+from stark.core.records import Event, EventKind
 from stark.core.tree import Plan, Role
 from stark.report.exports import write_text, write_training_data
 from stark.report.table import Table
@@ -20,10 +19,10 @@ HOSTILE = "Tile\x1b]0;owned\x07 the loop \ud83d"
 
 
 def test_it_is_no_order_to_a_terminal(capsys):
-    node = replace(a_node(1, 0), role=Role.CODE, plan=Plan(HOSTILE, HOSTILE), notes=(HOSTILE,), source=HOSTILE)
+    node = a_node(1, 0, role=Role.CODE, plan=Plan(HOSTILE, HOSTILE), notes=(HOSTILE,), source=HOSTILE)
     show_node(node, a_root(), [a_call(1, 0, HOSTILE)])
-    Progress()(Event("note", text=HOSTILE))
-    say(HOSTILE)
+    Progress()(Event(EventKind.NOTE, text=HOSTILE))
+    show_line(HOSTILE)
     show_tables([], [Table("t", "T", {"why": "text"}, [(HOSTILE,)])])
     shown = capsys.readouterr().out
     assert shown.count("Tile") >= 9, "note, prompt, reply, advice, scaffold, change; note, line and cell"
@@ -39,7 +38,7 @@ def test_half_a_character_does_not_lose_the_training_data(tmp_path):
 def test_the_best_is_marked_however_narrow_the_page(capsys, monkeypatch):
     monkeypatch.setenv("COLUMNS", "80")
     plan = Plan("Tile the loop by hand, and then once more, because the cache of this machine has two levels.")
-    nodes = [a_root(), *(replace(a_node(number, number - 1), plan=plan) for number in (1, 2, 3))]
+    nodes = [a_root(), *(a_node(number, number - 1, plan=plan) for number in (1, 2, 3))]
     show_tree(a_run(settings={"method": "stark"}), nodes)
     shown = capsys.readouterr().out
     assert "★ best" in shown

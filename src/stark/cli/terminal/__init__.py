@@ -1,1 +1,1 @@
-"""All that a person sees on the terminal."""
+"""Output of the commands on the terminal."""

@@ -1,4 +1,4 @@
-"""How this program is called, so that the commands it suggests can be typed as they are printed."""
+"""Formats commands of this program so that the user can type them as printed."""
 
 from __future__ import annotations
 
@@ -7,18 +7,18 @@ import shutil
 import sys
 from pathlib import Path
 
-NAME = "stark"
+PROGRAM = "stark"
 
 
-def command(*words: object) -> str:
-    """A command of this program: by its bare name where that finds this very one, otherwise as it was called."""
-    return shlex.join([*_called(Path(sys.argv[0])), *map(str, words)])
+def format_command(*words: object) -> str:
+    """Return a command with the bare name if PATH finds this program, else with the name it was called by."""
+    return shlex.join([*_program_words(Path(sys.argv[0])), *map(str, words)])
 
 
-def _called(program: Path) -> list[str]:
-    if program.name != NAME:  # a module, by `python -m`
+def _program_words(program: Path) -> list[str]:
+    if program.name != PROGRAM:  # called by `python -m`
         return [sys.executable, "-m", "stark.cli"]
-    found = shutil.which(NAME)
+    found = shutil.which(PROGRAM)
     if found and program.exists() and Path(found).samefile(program):
-        return [NAME]
+        return [PROGRAM]
     return [str(program.relative_to(Path.cwd()) if program.is_relative_to(Path.cwd()) else program)]

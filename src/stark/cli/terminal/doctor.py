@@ -1,4 +1,4 @@
-"""What a person, or a program, sees of an examination."""
+"""Shows the findings of ``stark doctor``, as a table or as JSON."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ STYLES = {State.OK: "green", State.MISSING: "bold red", State.NOT_NEEDED: "dim"}
 
 
 class Examination:
-    """Says what is being tried, and shows everything in one table at the end."""
+    """Shows the current step, and all findings at the end."""
 
     def __init__(self, as_json: bool) -> None:
         self._as_json = as_json
         self._found: list[Finding] = []
-        self._status = errors.status("tries ...")
+        self._status = errors.status("trying ...")
 
     def __enter__(self) -> Self:
         self._status.start()
@@ -34,24 +34,24 @@ class Examination:
             self._show()
 
     def begin(self, name: str) -> None:
-        """What is tried from here on; a kernel built as torch builds it takes half a minute and more."""
-        self._status.update(f"tries {name} ...")
+        """Show the step that begins."""
+        self._status.update(f"trying {name} ...")
 
-    def tell(self, finding: Finding) -> Finding:
+    def add(self, finding: Finding) -> Finding:
         self._found.append(finding)
         return finding
 
     def _show(self) -> None:
         works = can_work(self._found)
         if self._as_json:
-            told = {"works": works, "findings": [dataclasses.asdict(finding) for finding in self._found]}
-            console.out(json.dumps(told, indent=1), highlight=False)
+            content = {"works": works, "findings": [dataclasses.asdict(finding) for finding in self._found]}
+            console.out(json.dumps(content, indent=1), highlight=False)
             return
         table = Table(box=None, pad_edge=False)
-        for column in ("tried", "", "found, and how to get what is not there"):
+        for column in ("tried", "", "found"):
             table.add_column(column, overflow="fold")
         for each in self._found:
             fix = Text(f"\nfix: {each.fix}" if each.fix else "", "yellow" if each.state is State.MISSING else "dim")
             table.add_row(Text(each.name), Text(each.state, STYLES[each.state]), Text.assemble(each.detail, fix))
         console.print(table)
-        console.print(Text("A run can work here." if works else "A run cannot work here yet: see what is missing."))
+        console.print(Text("A run can work here." if works else "A run cannot work here yet. Follow the fixes above."))

@@ -1,25 +1,21 @@
-"""TODO."""
+"""Shows a run and its baselines while they are measured."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 from rich.text import Text
 
+from stark.cli.terminal.screen import console, format_headline, format_name, format_verdict, show_warnings
 from stark.core.records import Event, EventKind
 from stark.core.tree import ROOT_ID, Attempt, Node, Role
 from stark_worker.protocol import report_text
 from stark_worker.protocol.report import EvalReport
 from stark_worker.protocol.report_text import strip_control_chars
 
-if TYPE_CHECKING:  # both pull in the agents, which `stark --help` need not wait for
-    pass
-from stark.cli.terminal.screen import console, format_headline, format_name, format_verdict, show_warnings
-
 
 class Progress:
-    """Tells a run as it happens, one line per event."""
+    """Shows one line per event of a run."""
 
     def __init__(self) -> None:
         self._root_ms: float | None = None
@@ -37,12 +33,14 @@ class Progress:
             doing = "repairs" if event.node.failed else "builds on"
             self._line(f"{format_name(event.number):>5}  ", Text(f"{doing} {format_name(event.node.id)}", "dim"))
         elif event.kind in (EventKind.ASKING, EventKind.EVALUATING):
-            what = f"asks the {event.text} agent" if event.kind is EventKind.ASKING else "is compiled, checked and timed"
+            what = (
+                f"asks the {event.text} agent" if event.kind is EventKind.ASKING else "is compiled, checked and timed"
+            )
             self._line(f"{format_name(event.number):>5}  ", Text(what, "dim"))
         elif event.kind is EventKind.NOTE:
             self._line("", Text(strip_control_chars(event.text), "yellow"))
 
-    def learn(self, nodes: Sequence[Node]) -> None:
+    def set_reference(self, nodes: Sequence[Node]) -> None:
         """Take the reference's time from a stored run."""
         self._root_ms = next((node.runtime_ms for node in nodes if node.id == ROOT_ID), None)
 
@@ -50,8 +48,8 @@ class Progress:
         console.print(Text.assemble(*parts))
 
 
-class Baselines:
-    """Tells each baseline as it is measured, compared with the first."""
+class BaselineProgress:
+    """Shows each baseline, compared with the first."""
 
     def __init__(self) -> None:
         self._first_ms: float | None = None
@@ -60,6 +58,8 @@ class Baselines:
         if self._first_ms is None and report.timing is not None:
             self._first_ms = report.timing.median_ms
         console.print(
-            Text.assemble(f"{name:<28}", format_verdict(Node(1, ROOT_ID, Attempt(Role.GIVEN, None, report)), self._first_ms))
+            Text.assemble(
+                f"{name:<28}", format_verdict(Node(1, ROOT_ID, Attempt(Role.GIVEN, None, report)), self._first_ms)
+            )
         )
         show_warnings(report_text.task_warnings(report) + report_text.timing_warnings(report))

@@ -1,4 +1,4 @@
-"""TODO."""
+"""Shows the start and the result of a run, a verdict, and an estimate."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from typing import TYPE_CHECKING
 from rich.table import Table
 from rich.text import Text
 
-from stark.cli.terminal.command import command
-from stark.core.records import Final
+from stark.cli.terminal.command import format_command
+from stark.core.records import EndReason, Final
 from stark.core.tree import ROOT_ID, Attempt, Node, Role
-from stark.models.open import describe
+from stark.models.open import describe_model
 from stark_worker.protocol import report_text
 from stark_worker.protocol.codec import to_json
 from stark_worker.protocol.report import EvalReport
 from stark_worker.protocol.report_text import strip_control_chars
 from stark_worker.protocol.request import Score
 
-if TYPE_CHECKING:  # both pull in the agents, which `stark --help` need not wait for
+if TYPE_CHECKING:  # at run time these load the agents, which would slow `stark --help` down
     from stark.run.estimate import Estimate
     from stark.run.result import Result
 from stark.cli.terminal.screen import (
@@ -37,12 +37,16 @@ from stark.cli.terminal.screen import (
     show_warnings,
 )
 
-# by what ended a run: what it takes to go on
-MORE = {"attempts": " --attempts N", "tokens": " --tokens N", "money": " --usd N", "wall time": " --minutes N"}
+RAISED_LIMIT = {  # the option that lets a run continue after this ending
+    EndReason.DONE: " --attempts N",
+    EndReason.TOKENS: " --tokens N",
+    EndReason.MONEY: " --usd N",
+    EndReason.WALL_TIME: " --minutes N",
+}
 
 
 def show_start(title: str, rows: Sequence[tuple[str, str]]) -> None:
-    """Where a run is, what it works on and with what."""
+    """Show what a run works on, with which model and limits, and where."""
     console.print(Text(title, "bold"))
     for name, value in rows:
         console.print(Text.assemble((f"{name:>11}  ", "dim"), value))
@@ -52,9 +56,9 @@ def show_start(title: str, rows: Sequence[tuple[str, str]]) -> None:
 def show_result(
     result: Result, folder: Path, compiled: EvalReport | None, exported: Path | None, priced: bool = True
 ) -> None:
-    """How a run ended and what to do with it. Where it is not ``priced``, what was asked has no known price."""
+    """Show how a run ended and what to do next. ``priced`` is False if a model has no known price."""
     console.print()
-    console.print(_comparison(result, compiled))
+    console.print(_compare_times(result, compiled))
     console.print()
     spent = f"{result.spent.tokens:,} tokens, {format_money(result.spent.usd if priced else None)}"
     console.print(Text(f"{result.attempts} attempts, {spent}. Ended by: {result.reason}."))
@@ -62,20 +66,17 @@ def show_result(
         show_final(result.final, format_name(result.final.node_id))
     if result.best is None:
         console.print(Text("No correct kernel was found.", "yellow"))
-    elif (plan := result.best.plan) is not None:
-        grounded = "passed" if plan.grounded else f"did not pass ({'; '.join(plan.violations) or 'no anchors'})"
-        console.print(Text(f"The winner's scaffold {grounded} the anchor check."))
-    if result.best is not None and not result.improved:
-        console.print(Text("It is correct, but not faster than the reference beyond doubt.", "yellow"))
+    elif not result.improved:
+        console.print(Text("The best kernel is correct, but not surely faster than the reference.", "yellow"))
     if exported is not None:
         console.print(Text.assemble("The kernel:       ", (str(exported), "bold"), " (import ModelNew from it)"))
-    console.print(Text(f"Look at the tree: {command('show', folder)}"))
-    console.print(Text(f"Go on:            {command('resume', folder)}{MORE.get(result.reason, '')}"))
+    console.print(Text(f"Show the tree:    {format_command('show', folder)}"))
+    console.print(Text(f"Continue:         {format_command('resume', folder)}{RAISED_LIMIT.get(result.reason, '')}"))
 
 
 def show_first_steps() -> None:
-    """What somebody who has seen the playbook at work may want next."""
-    own = command("optimize", "YOUR_TASK.py")
+    """Show the next steps after a run with the playbook."""
+    own = format_command("optimize", "YOUR_TASK.py")
     console.print(Text(f"Your own model:   {own}  (see examples/tasks for what a task is)"))
     console.print(Text("A real LLM:       --model anthropic:claude-sonnet-4-6, or --model NAME --base-url ADDRESS"))
     console.print(
@@ -83,34 +84,31 @@ def show_first_steps() -> None:
     )
 
 
-def _comparison(result: Result, compiled: EvalReport | None) -> Table:
-    """Eager, torch.compile and ours, each of the others timed in turns with eager and compared with that.
+def _compare_times(result: Result, compiled: EvalReport | None) -> Table:
+    """Return a table of eager, torch.compile and STARK.
 
-    Minutes lie between, and machines change: eager beside one is not always as fast as beside the other.
+    Each is compared with eager in the same turns, because a machine's speed changes within minutes.
     """
     final = result.final.report if result.final else None
     eager = final.opponent if final and final.opponent else result.root.report.timing
-    ours = final.timing if final else result.best.report.timing if result.best else None
+    best = final.timing if final else result.best.report.timing if result.best else None
     table = Table(box=None, pad_edge=False)
-    for column in ("", "time per call", "eager beside it", "speed"):
+    for column in ("", "time per call", "eager (same turns)", "speed"):
         table.add_column(column, justify="left" if not column else "right")
     table.add_row("PyTorch eager", format_ms(eager.median_ms if eager else None), "", "1.00x")
     if compiled is not None and compiled.timing is None:
         table.add_row("torch.compile", f"cannot run here ({compiled.outcome.value.replace('_', ' ')})", "", "")
     compared = [("torch.compile", compiled.timing, compiled.opponent)] if compiled else []
-    for name, timing, beside in (*compared, (_ours(result), ours, eager)):
-        if timing and beside:
-            speed = f"{beside.median_ms / timing.median_ms:.2f}x"
-            table.add_row(name, format_ms(timing.median_ms), format_ms(beside.median_ms), speed)
+    stark = f"STARK ({format_name(result.best.id)})" if result.best else "STARK"
+    for name, timing, same_turns in (*compared, (stark, best, eager)):
+        if timing and same_turns:
+            speed = f"{same_turns.median_ms / timing.median_ms:.2f}x"
+            table.add_row(name, format_ms(timing.median_ms), format_ms(same_turns.median_ms), speed)
     return table
 
 
-def _ours(result: Result) -> str:
-    return f"ours ({format_name(result.best.id)})" if result.best else "ours"
-
-
 def show_final(final: Final, name: str) -> None:
-    """What came out when the winner was built the stock way."""
+    """Show the result of a final check."""
     for score in Score:
         one = replace(final, score=score)
         if one.speedup_interval is None:
@@ -118,14 +116,14 @@ def show_final(final: Final, name: str) -> None:
         else:
             low, high = one.speedup_interval
             verdict = f"correct, {low:.2f}x to {high:.2f}x as fast as the reference (99 % confidence)"
-        console.print(Text(f"{name} built the stock way, score {score}: {verdict}."))
+        console.print(Text(f"{name} built with torch's own toolchain, score {score}: {verdict}."))
     if final.verified.labels is not None:
         console.print(Text(report_text.format_labels(final.verified.labels), "dim"))
     show_warnings(report_text.timing_warnings(final.verified, final.kernelbench))
 
 
 def show_verdict(report: EvalReport, reference: EvalReport, as_json: bool) -> None:
-    """What the evaluator found out about one candidate."""
+    """Show the report on one candidate."""
     warnings = report_text.task_warnings(reference) + report_text.timing_warnings(reference, report)
     if as_json:
         console.out(_verdict_as_json(report, reference, warnings), highlight=False)
@@ -142,7 +140,7 @@ def show_verdict(report: EvalReport, reference: EvalReport, as_json: bool) -> No
 
 
 def _verdict_as_json(report: EvalReport, reference: EvalReport, warnings: Sequence[str]) -> str:
-    """The report, with what follows from it and from the reference's."""
+    """Return the report as JSON, with medians, intervals and warnings."""
     timing = report.timing
     more = {
         "median_ms": timing.median_ms if timing else None,
@@ -156,14 +154,14 @@ def _verdict_as_json(report: EvalReport, reference: EvalReport, warnings: Sequen
 
 
 def show_estimate(estimates: Sequence[Estimate], attempts: int, limit_usd: float, limit_tokens: int | None) -> None:
-    """What a run will probably cost."""
+    """Show the expected cost of a run."""
     table = Table(box=None, pad_edge=False)
     for column in ("role", "model", "calls", "tokens in", "tokens out", "money"):
         table.add_column(column, justify="left" if column in ("role", "model") else "right")
     for row in estimates:
         usage = row.usage
         tokens_in, tokens_out = f"{usage.input_tokens:,}", f"{usage.output_tokens:,}"
-        table.add_row(row.role, describe(row.model), str(row.calls), tokens_in, tokens_out, format_money(row.usd))
+        table.add_row(row.role, describe_model(row.model), str(row.calls), tokens_in, tokens_out, format_money(row.usd))
     console.print(table)
     prices = [row.usd for row in estimates if row.usd is not None]
     priced = len(prices) == len(estimates)
@@ -172,4 +170,4 @@ def show_estimate(estimates: Sequence[Estimate], attempts: int, limit_usd: float
     calls = sum(row.calls for row in estimates)
     console.print(Text(f"{attempts} attempts: about {calls} calls, {tokens:,} tokens, {money}."))
     cap = format_limits(limit_usd if priced else None, limit_tokens)
-    console.print(Text(f"Whatever happens, the run stops before it has spent {cap}. Nothing was started."))
+    console.print(Text(f"The run stops before it has spent {cap}. Nothing was started."))

@@ -1,11 +1,10 @@
-"""What a person sees on the terminal. Code and logs are printed as plain text: rich markup would eat ``a[i]``."""
+"""The terminal: shared output and formats. Code and logs are plain text, because rich markup would eat ``a[i]``."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from rich.console import Console, Group
 from rich.measure import Measurement
@@ -22,12 +21,9 @@ from stark_worker.protocol.errors import Outcome
 from stark_worker.protocol.report import EvalReport
 from stark_worker.protocol.report_text import strip_control_chars
 
-if TYPE_CHECKING:  # both pull in the agents, which `stark --help` need not wait for
-    pass
-
 
 class Screen(Console):
-    """Whoever reads it may leave, as ``head`` does: then it goes on unseen, and so does the run it tells of."""
+    """A console that goes on silently if its reader ends, as ``head`` does, so that the run goes on too."""
 
     def on_broken_pipe(self) -> None:
         self.quiet = True
@@ -35,15 +31,10 @@ class Screen(Console):
 
 
 console = Screen(highlight=False, soft_wrap=True)
-
-
 errors = Screen(stderr=True, highlight=False, soft_wrap=True)
 
-
-LONGEST_CELL = 200  # of a table; its files have all of it
-
-
-WIDEST = 2_000
+MAX_CELL_CHARACTERS = 200  # in a table; its files hold the whole text
+MAX_WIDTH = 2_000
 
 
 def show_warnings(warnings: Sequence[str]) -> None:
@@ -52,7 +43,7 @@ def show_warnings(warnings: Sequence[str]) -> None:
 
 
 def show_facts(report: EvalReport) -> None:
-    """Labels and checks, the level of isolation among them."""
+    """Show labels, checks and the level of isolation."""
     for name, text in report_text.report_facts(report):
         console.print(format_fact(name, text))
 
@@ -61,14 +52,14 @@ def format_fact(name: str, text: str) -> Text:
     return Text.assemble((f"{name:>16}  ", "dim"), text)
 
 
-def print_whole(shown: Branches | Table) -> None:
-    """However wide it is: a line that is too long is better than a figure that is cut off."""
-    width = Measurement.get(console, console.options.update(max_width=WIDEST), shown).maximum
+def print_full_width(shown: Branches | Table) -> None:
+    """Print without cutting anything off, even if lines are longer than the terminal."""
+    width = Measurement.get(console, console.options.update(max_width=MAX_WIDTH), shown).maximum
     Screen(highlight=False, width=max(width, console.width)).print(shown)
 
 
 def show_settings(rows: Sequence[tuple[str, object, str]]) -> None:
-    """Every setting with its value and meaning."""
+    """Show every setting with its value and meaning."""
     for key, value, meaning in rows:
         shown = "(unset)" if value is None or value == "" else str(value)
         console.print(Text.assemble((key, "bold"), " = ", (shown, "cyan")))
@@ -76,7 +67,7 @@ def show_settings(rows: Sequence[tuple[str, object, str]]) -> None:
 
 
 def show_tables(facts: Sequence[str], tables: Sequence[Figures]) -> None:
-    """A report."""
+    """Show the facts and tables of a report."""
     for fact in facts:
         console.print(Text(fact))
     for table in tables:
@@ -84,32 +75,31 @@ def show_tables(facts: Sequence[str], tables: Sequence[Figures]) -> None:
         for column, form in table.columns.items():
             shown.add_column(column, justify="left" if form == "text" else "right", no_wrap=True)
         for texts in table.texts():
-            shown.add_row(*map(_cell, texts))
+            shown.add_row(*map(_format_cell, texts))
         console.print()
-        print_whole(shown)
+        print_full_width(shown)
         if table.note:
             console.print(Text(table.note, "dim"))
 
 
-def _cell(text: str) -> Text:
-    return Text(strip_control_chars(text if len(text) <= LONGEST_CELL else f"{text[:LONGEST_CELL]}…"))
+def _format_cell(text: str) -> Text:
+    return Text(strip_control_chars(text if len(text) <= MAX_CELL_CHARACTERS else f"{text[:MAX_CELL_CHARACTERS]}…"))
 
 
 def show_error(error: StarkError) -> None:
-    """One sentence on what happened, one on what to do."""
+    """Show what happened and what to do next."""
     errors.print(Text.assemble(("error: ", "bold red"), strip_control_chars(error.message)))
     if error.next_step:
         errors.print(Text(error.next_step))
 
 
 def show_bundle(file: Path, digest: str) -> None:
-    """Where the evidence is, what names it and who can check it."""
+    """Show where the evidence is, its digest, and the command that checks it."""
     console.print(Text(f"The evidence is in {file}; the SHA-256 of its manifest is {digest}"))
-    console.print(Text(f"Anybody can check it: stark verify {file}"))
+    console.print(Text(f"To check it, type: stark verify {file}"))
 
 
-def say(text: str) -> None:
-    """A line for the user."""
+def show_line(text: str) -> None:
     console.print(Text(strip_control_chars(text)))
 
 
@@ -119,7 +109,7 @@ def format_verdict(node: Node, root_ms: float | None) -> Text:
 
 
 def format_headline(node: Node) -> Text:
-    """The first words of what was asked for."""
+    """Return the first words of the plan."""
     if node.plan is None or node.role is Role.PLAN:
         return Text()
     first = next((line.strip("# *") for line in node.plan.advice.splitlines() if line.strip("# *")), "")
@@ -137,12 +127,12 @@ def format_ms(value: float | None) -> str:
 
 
 def format_money(usd: float | None) -> str:
-    """US dollars, if the prices are known."""
+    """Return US dollars as text; None stands for an unknown price."""
     return "price not known" if usd is None else f"${usd:,.2f}"
 
 
 def format_limits(usd: float | None, tokens: int | None) -> str:
-    """What cannot be exceeded: no money where a price is not known, for a limit on it holds nothing back then."""
+    """Return the limits as text. Pass no money if a price is not known: a limit on it would not hold."""
     money = "" if usd is None else f"${usd:,.2f}"
     counted = "" if tokens is None else f"{tokens:,} tokens"
     return " or ".join(filter(None, (money, counted)))

@@ -1,22 +1,13 @@
-"""TODO."""
+"""Shows the tree of a run, or one node in full."""
 
 from __future__ import annotations
 
 import difflib
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 from rich.text import Text
 from rich.tree import Tree as Branches
 
-from stark.core.records import Call, Final, RunRecord
-from stark.core.tree import ROOT_ID, Node, Tree
-from stark.evaluation.confirmation import find_winner
-from stark.models.open import describe
-from stark_worker.protocol.report_text import strip_control_chars
-
-if TYPE_CHECKING:  # both pull in the agents, which `stark --help` need not wait for
-    pass
 from stark.cli.terminal.run import show_final
 from stark.cli.terminal.screen import (
     console,
@@ -25,29 +16,34 @@ from stark.cli.terminal.screen import (
     format_name,
     format_title,
     format_verdict,
-    print_whole,
+    print_full_width,
     show_facts,
 )
+from stark.core.records import Call, Final, RunRecord
+from stark.core.tree import ROOT_ID, Node, Tree
+from stark.evaluation.confirmation import find_winner
+from stark.models.open import describe_model
+from stark_worker.protocol.report_text import strip_control_chars
 
-DEEPEST_DRAWN = 10
+MAX_DRAWN_DEPTH = 10
 
 
 def show_tree(record: RunRecord, nodes: Sequence[Node], models: Sequence[str] = (), final: Final | None = None) -> None:
-    """The whole tree, one line per node, who was asked, and what became of the winner."""
+    """Show the tree with one line per node, the models, and the final check of the winner."""
     tree = Tree(nodes)
     if not tree:
         console.print(Text("The run has no node yet."))
         return
     level = tree.root.report.sandbox_level
-    facts = [record.settings["method"], *map(describe, models), record.device.name]
+    facts = [record.settings["method"], *map(describe_model, models), record.device.name]
     facts += [f"{level} sandbox"] if level else []
     console.print(Text.assemble((record.task.name, "bold"), f"  {', '.join(facts)}"))
-    _draw(tree, find_winner(tree, final))
+    _draw_tree(tree, find_winner(tree, final))
     if final is not None:
         show_final(final, format_name(final.node_id))
 
 
-def _draw(tree: Tree, best: Node | None) -> None:
+def _draw_tree(tree: Tree, best: Node | None) -> None:
     def label(node: Node) -> Text:
         mark = Text("  ★ best", "bold green") if best and node.id == best.id else Text()
         name = "root" if node.id == ROOT_ID else f"{format_name(node.id)} {node.role}"
@@ -57,7 +53,7 @@ def _draw(tree: Tree, best: Node | None) -> None:
     depth = {ROOT_ID: 0}
     for node, parent in below:
         depth[node.id] = depth[parent] + 1
-    if max(depth.values()) > DEEPEST_DRAWN:  # indented so far, the labels would be cut off
+    if max(depth.values()) > MAX_DRAWN_DEPTH:  # deeper trees would be cut off at the right
         console.print(label(tree.root))
         for node, parent in below:
             console.print(Text.assemble((f"{format_name(parent)} -> ", "dim"), label(node)))
@@ -68,17 +64,17 @@ def _draw(tree: Tree, best: Node | None) -> None:
     if console.is_terminal:
         console.print(branches[ROOT_ID])
     else:
-        print_whole(branches[ROOT_ID])
+        print_full_width(branches[ROOT_ID])
 
 
 def show_node(node: Node, parent: Node | None, calls: Sequence[Call]) -> None:
-    """One node: what was asked, what came back, what it changed, how it did."""
+    """Show one node: prompts, replies, change and report."""
     console.print(format_title(f"Node {node.id} by {node.role}" + (f", child of {parent.id}" if parent else "")))
     console.print(format_verdict(node, None))
     for note in node.notes:
         console.print(Text(strip_control_chars(f"note: {note}"), "yellow"))
     if node.same_as is not None:
-        console.print(Text(f"Same source as node {node.same_as}; its report was taken over."))
+        console.print(Text(f"Same source as node {node.same_as}, so it has the same report."))
     show_facts(node.report)
     for call in calls:
         _show_call(call)
@@ -102,7 +98,7 @@ def _show_call(call: Call) -> None:
     price = "price not known" if cost is None else f"${cost:.4f}"
     window = ", ".join(map(str, call.window))
     console.print(
-        format_title(f"Call {call.index}: {call.role} agent, {describe(call.model)}"),
+        format_title(f"Call {call.index}: {call.role} agent, {describe_model(call.model)}"),
         Text(
             f"{usage.input_tokens:,} tokens in, {usage.output_tokens:,} out, {price}, "
             f"{call.duration_s:.1f} s; window: {window}",
@@ -111,5 +107,5 @@ def _show_call(call: Call) -> None:
     )
     for message in call.messages:
         console.print(Text(f"[{message.role}]", "bold dim"), Text(strip_control_chars(message.content), "dim"))
-    said = "\n".join(part for part in (call.reply.text, call.reply.arguments) if part)
-    console.print(Text("[reply]", "bold"), Text(strip_control_chars(said) or "(empty)"))
+    reply = "\n".join(part for part in (call.reply.text, call.reply.arguments) if part)
+    console.print(Text("[reply]", "bold"), Text(strip_control_chars(reply) or "(empty)"))
