@@ -104,7 +104,7 @@ def test_only_what_was_to_come_is_taken(packet, awaited, may_be_late):
     there._socket.send(packet)
     try:
         if may_be_late:
-            assert candidate.says_soon(awaited, 5.0)
+            assert candidate.arrives_within(awaited, 5.0)
             assert decode_message(packet)["did"] == awaited
         else:
             assert candidate.expect(awaited, 5.0)["did"] == awaited

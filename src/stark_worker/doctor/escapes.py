@@ -51,7 +51,7 @@ class ProbeTargets:
 def run_probes(around: ProbeTargets) -> list[Probe]:
     """Run every attempt in its own child of this confined process.
 
-    If the GPU is open, the memory limit comes on top of what this process holds; CUDA hides a part of that from children.
+    If the GPU is open, the memory limit comes on top of what this process holds. CUDA hides part of it from children.
     """
     beyond = max(resource.getrlimit(resource.RLIMIT_DATA)[0] - around.memory_bytes, 0)
     around = replace(around, memory_bytes=around.memory_bytes + min(beyond, status_bytes("VmData")))

@@ -1,4 +1,4 @@
-"""The candidate's process as the referee sees it: nothing it says is believed, and it ends with all it started."""
+"""The referee's side of a candidate's process: distrusts all its messages, and ends it with its children."""
 
 from __future__ import annotations
 
@@ -18,23 +18,18 @@ from stark_worker.protocol.logs import cut, describe_timeout
 from stark_worker.protocol.request import Limits
 
 OUTPUT_BYTES = 64 * 1024
-
-
 START_S = 120.0
-
-
 DEATH_S = 2.0
-
-
 NOT_STARTED = "The candidate's process did not start."
 
 
 class Candidate:
-    """The untrusted process. Nothing it says is believed; all of it is bounded and checked for its form."""
+    """The untrusted process. Its messages are bounded and checked for their form, and never believed."""
 
     def __init__(self, files: list[int], folder: Path, limits: Limits | None = None) -> None:
-        """``files`` are our end of its channel, its lifeline, what it prints, and the file of the arena; ``limits`` are
-        named where it exceeds them.
+        """``files`` are this side's ends of its channel, lifeline and output, and the arena's file.
+
+        ``limits`` are named in the log if it exceeds them.
         """
         channel, lifeline, output, self.arena = files
         self.folder, self.limits = folder, limits or Limits()
@@ -44,7 +39,7 @@ class Candidate:
         self._closed = False
 
     def close(self) -> None:
-        """Nothing of it is left when this returns, neither process nor open file."""
+        """End all its processes and close all files."""
         if self._closed:
             return
         self._closed = True
@@ -54,9 +49,9 @@ class Candidate:
         self._output.join()
 
     def await_start(self, gpu: bool) -> None:
-        """Wait until there is a process, and until it has started CUDA, which would disturb whatever is timed beside.
+        """Wait until the process runs and has started CUDA, which would disturb other timings.
 
-        Nothing it could be blamed for has happened yet.
+        A failure is the machine's: the candidate is not loaded yet.
         """
         try:
             started = self._lifeline.receive()
@@ -69,47 +64,47 @@ class Candidate:
             raise MachineryFault(f"{NOT_STARTED} {failure.log}") from failure
 
     def footprint(self) -> Footprint:
-        """What it takes of memory from here on."""
+        """Measure its memory from here on."""
         return Footprint(self._process)
 
     @property
-    def visible(self) -> bool:
-        """Whether we can see it: a referee that is confined itself sees nobody."""
+    def is_visible(self) -> bool:
+        """True if this process can see it. A confined referee sees no other process."""
         return self._process in descendants(self._supervisor)
 
     def cpu_s(self) -> float:
-        """How long it and all it started have computed."""
+        """Return the CPU time of it and its children."""
         return sum(each.cpu_s for each in descendants(self._supervisor).values())
 
     def pause(self) -> None:
-        """Stop it and all it started until it is told something: nobody looks at what is just being written.
+        """Stop it and its children until the next message, so that it cannot read what is being written.
 
-        A referee that is confined itself sees and signals nobody: its candidates are not stopped between calls.
+        A confined referee cannot see or signal other processes: its candidates are not stopped between calls.
         """
         self._stopped = stop_descendants(self._supervisor)
 
-    def go_on(self) -> None:
+    def resume(self) -> None:
         """End its pause."""
         signal_all(self._stopped, signal.SIGCONT)
         self._stopped = set()
 
-    def tell(self, **message: Any) -> None:
-        """Send a message, for which it is woken up; a process that is gone is the candidate's fault."""
-        self.go_on()
+    def send(self, **message: Any) -> None:
+        """Resume it and send a message; raise ``Failure`` if the process is gone."""
+        self.resume()
         try:
             self._channel.send(**message)
         except ChannelClosed:
             raise self._death() from None
 
     def expect(self, did: str, within_s: float) -> dict[str, Any]:
-        """The next message, which has to be this one; anything else ends the evaluation."""
+        """Return the next message, which has to be this one; raise ``Failure`` otherwise."""
         try:
             return self._next(did, within_s)
         except TimeoutError:
             raise self._failure(Outcome.TIMEOUT, describe_timeout(did, self.limits)) from None
 
-    def says_soon(self, did: str, within_s: float) -> bool:
-        """Whether this message comes within some time; another one ends the evaluation, none does not."""
+    def arrives_within(self, did: str, within_s: float) -> bool:
+        """True if this message comes within some time; raise ``Failure`` if another one comes."""
         with contextlib.suppress(TimeoutError):
             self._next(did, within_s)
             return True
@@ -125,11 +120,11 @@ class Candidate:
         if message.get("did") == "failed":
             raise self._own_failure(message)
         if message.get("did") != did:
-            raise self._forged(f"{did!r} was to come")
+            raise self._forged(f"expected {did!r}")
         return message
 
-    def forget_output(self) -> None:
-        """Drop what was printed so far."""
+    def clear_output(self) -> None:
+        """Drop the output so far."""
         self._output.forget()
 
     def _own_failure(self, message: dict[str, Any]) -> Failure:
@@ -146,11 +141,11 @@ class Candidate:
         return self._failure(Outcome.REJECTED, log, "forged_message")
 
     def _death(self) -> Failure:
-        """Why the process is gone."""
+        """Return the reason why the process is gone."""
         try:
             code = self._lifeline.receive(DEATH_S).get("code")
         except TimeoutError:
-            return self._forged("the conversation was closed by a living process")
+            return self._forged("a living process closed the channel")
         except ChannelClosed:
             return self._failure(Outcome.CRASH, "The candidate's process ended together with its parent.")
         if not isinstance(code, int) or code == -signal.SIGKILL:
@@ -168,7 +163,7 @@ class Candidate:
 
 
 class _Output(threading.Thread):
-    """Reads what a process prints for as long as it prints, and keeps the beginning and the end."""
+    """Reads all output of a process, and keeps the beginning and the end."""
 
     def __init__(self, descriptor: int) -> None:
         super().__init__(daemon=True)
@@ -188,10 +183,10 @@ class _Output(threading.Thread):
         self._head = self._tail = b""
 
     def text(self) -> str:
-        self.join(0.2)  # what a dead process printed last may still be in the pipe
+        self.join(0.2)  # the last output of a dead process may still be in the pipe
         return (self._head + self._tail).decode(errors="replace")
 
 
 def _signal_name(number: int) -> str:
-    """Those of real time have none."""
+    """Return the name of a signal; real-time signals have none."""
     return signal.Signals(number).name if number in set(signal.Signals) else str(number)

@@ -1,4 +1,4 @@
-"""Whether what came back from a candidate is right; what is not, ends the trial."""
+"""Checks a candidate's results against the reference; a wrong one ends the trial."""
 
 from __future__ import annotations
 
@@ -18,44 +18,44 @@ from stark_worker.protocol.logs import cut
 from stark_worker.protocol.request import Score
 from stark_worker.referee.labels import precision_of
 
-Description = dict[str, Any]
+Description = dict[str, Any]  # of one call's results, by the candidate's process
 PREFIXES_KEPT, PREFIX_VALUES = 3, 64
 
 
 class OutputChecker:
-    """Compares with the reference: values, what they look like, and that inputs were left alone."""
+    """Compares results with the reference: values, types and layouts, and unchanged inputs."""
 
     def __init__(self, job: Job, reference: Reference) -> None:
         self._job, self._reference = job, reference
-        self.weights_by_seed = False  # not copied: they may differ from the reference's
-        self.precision: str | None = None  # as inferred from the error on the task's own distribution
-        self._prefixes: list[list[torch.Tensor]] = []  # of a few answers, the first values of each output
+        self.weights_by_seed = False  # not copied, so they may differ from the reference's
+        self.precision: str | None = None  # inferred from the error on the task's own distribution
+        self._prefixes: list[list[torch.Tensor]] = []  # the first values of each output, of a few calls
 
-    def check_description(self, look: Description) -> None:
-        """Whether the outputs look right. It is a hint only: what was not copied is still NaN in the arena."""
-        if look.get("plain") is not True:
+    def check_description(self, description: Description) -> None:
+        """Refuse results of a wrong type or structure. This helps the log: uncopied outputs are still NaN."""
+        if description.get("plain") is not True:
             raise self._wrong("The outputs have to be plain torch tensors.")
-        expected = [f"{spot.dtype}{list(spot.shape)}" for spot in self._job.outputs[0]]
-        if look.get("kinds") != expected:
-            raise self._wrong(f"The outputs are {look.get('kinds')}, expected {expected}.")
-        if structure(str(look.get("structure"))) != self._reference.structure:
+        expected = [f"{slot.dtype}{list(slot.shape)}" for slot in self._job.outputs[0]]
+        if description.get("kinds") != expected:
+            raise self._wrong(f"The outputs are {description.get('kinds')}, expected {expected}.")
+        if structure(str(description.get("structure"))) != self._reference.structure:
             raise self._wrong("The outputs are nested differently from the reference's.")
         if self._reference.score is Score.VERIFIED:
-            self._check_layouts(look.get("layouts"))
+            self._check_layouts(description.get("layouts"))
 
-    def _check_layouts(self, told: Any) -> None:
-        """A result is dense, or lies in memory as the reference's does, and is nobody else's memory unless there too.
+    def _check_layouts(self, reported: Any) -> None:
+        """Require results that are dense, or laid out as the reference's, and share memory only if the reference's do.
 
-        Otherwise code that follows would have to do what was left undone, or would change what it should not.
+        Otherwise later code would have to finish the work, or would change memory that it should not.
         """
         try:
-            layouts = [Layout(tuple(one["stride"]), bool(one["shares"])) for one in told]
+            layouts = [Layout(tuple(one["stride"]), bool(one["shares"])) for one in reported]
             pairs = list(zip(self._job.outputs[0], layouts, self._reference.layouts, strict=True))
         except (TypeError, KeyError, ValueError):
-            log = "How the results lie in memory was not told."
+            log = "The layouts of the results were not reported."
             raise Failure(Outcome.REJECTED, log, "forged_message") from None
-        for number, (spot, mine, expected) in enumerate(pairs):
-            dense = layout(torch.empty(spot.shape, device="meta"), []).stride
+        for number, (slot, mine, expected) in enumerate(pairs):
+            dense = layout(torch.empty(slot.shape, device="meta"), []).stride
             if mine.stride not in (dense, expected.stride):
                 raise self._wrong(
                     f"Output {number} has the strides {list(mine.stride)}, expected {list(expected.stride)} as the"
@@ -65,10 +65,10 @@ class OutputChecker:
                 raise self._wrong(f"Output {number} shares its memory with an input; the reference's does not.")
 
     def compare(self, case: Case, outputs: list[torch.Tensor]) -> None:
-        """Whether the outputs are what the reference makes of the case.
+        """Refuse outputs that differ from the expected ones.
 
-        An answer in the task's own format may be off itself, in short ones by more than is allowed: before it is held
-        against somebody who may be more exact, it is computed in double precision.
+        Expected outputs in the task's own precision may be off themselves, in short formats by more than is allowed. So
+        before a candidate is refused, they are computed in double precision.
         """
         wrong = self._difference(case, outputs)
         if wrong and not case.exact and (sharper := self._reference.answer(case, exact=True)):
@@ -82,7 +82,7 @@ class OutputChecker:
 
     @property
     def written_bytes(self) -> int:
-        """What a call has at least to write: of what was not there before and depends on inputs, the largest output."""
+        """Bytes that a call has to write at least: the largest output that is new and depends on the inputs."""
         reference, first = self._reference, self._prefixes[0]
         depends = [any(not torch.equal(first[n], seen[n]) for seen in self._prefixes) for n in range(len(first))]
         kinds = zip(reference.outputs, reference.writes_output, depends, strict=True)
@@ -106,7 +106,7 @@ class OutputChecker:
         )
 
     def compare_inputs(self, case: Case, inputs: list[torch.Tensor]) -> None:
-        """Inputs belong to the caller: only what the reference changes too may have changed."""
+        """Refuse changed inputs, unless the reference changes them too."""
         changed = [not same_bits(*pair) for pair in zip(inputs, case.inputs, strict=True)]
         if any(changed) and not all(map(int.__le__, changed, self._changed_by_reference(case))):
             log = f"forward() changed its input {changed.index(True)}, which the reference leaves as it is."
@@ -123,4 +123,4 @@ class OutputChecker:
                 "\nThe candidate's state_dict has other names or shapes than the reference's, so weights agree only if"
                 " both constructors draw them in the same order."
             )
-        return Failure(Outcome.WRONG_RESULT, cut(log))  # some of it is what the candidate's process said
+        return Failure(Outcome.WRONG_RESULT, cut(log))  # parts of it come from the candidate's process

@@ -1,7 +1,7 @@
 """The trusted side: owns inputs, weights, expected outputs, the clock and the verdict.
 
-A candidate's process can lie about everything it says, but not about bytes that are read here, nor about the time at
-which they became readable, nor about inputs it has not seen. ``trial`` holds one candidate against that.
+A candidate's process can lie in every message. It cannot fake the bytes that are read here, nor the time at which they
+became readable, and it cannot know inputs in advance. ``trial`` checks one candidate.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ from stark_worker.protocol.isolation import Isolation
 from stark_worker.protocol.logs import cut
 from stark_worker.protocol.report import Check, EvalReport
 from stark_worker.protocol.request import EvalRequest, Target
-from stark_worker.referee import side_by_side
 from stark_worker.referee.candidate import Candidate
 from stark_worker.referee.sampling import opponent_errors_as_machine_faults
 from stark_worker.referee.shapes import try_other_shapes
 from stark_worker.referee.side_by_side import (
+    add_single_call_excess,
     choose_opponent_timing,
     measure_alone,
     measure_calls,
@@ -48,7 +48,7 @@ TOO_LARGE = "its inputs and outputs take more memory than this device has. Make 
 
 
 def main(channel: Channel) -> None:
-    """Judge one candidate of a task after another, until nobody asks any more. The folder we are in is our own."""
+    """Judge one candidate of a task after another, until the channel closes. Work in the current folder."""
     referee = Referee()
     while True:
         try:
@@ -58,19 +58,19 @@ def main(channel: Channel) -> None:
         if message["do"] == "judge":
             channel.send(**referee.answer(message, files))
         else:
-            with contextlib.suppress(RuntimeError):  # what is wrong with it is told when somebody asks
-                cuda.start()
+            with contextlib.suppress(RuntimeError):  # the error appears again at the first request
+                cuda.init_context()
 
 
 class Referee:
-    """Knows one task, and judges its candidates."""
+    """Judges the candidates of one task."""
 
     def __init__(self) -> None:
         self._reference: Reference | None = None
-        self._isolation: Isolation | None = None  # of this process, where the task is untrusted
+        self._isolation: Isolation | None = None  # of this process, if the task is untrusted
 
     def answer(self, message: dict[str, Any], files: list[int]) -> dict[str, Any]:
-        """Judge the candidates whose ends are in these files; the report is left in our folder."""
+        """Judge the candidates whose descriptors are in ``files``; write the report to the current folder."""
         request = from_json(EvalRequest, Path(REQUEST_FILE).read_bytes())
         folders = [Path(folder) for folder in message["folders"]]
         try:
@@ -88,12 +88,12 @@ class Referee:
         return {"did": "judged"}
 
     def _confine(self, request: EvalRequest, folders: list[Path]) -> None:
-        """Lock ourselves in before an untrusted task is loaded; what is left are our folder and the candidates'.
+        """Confine this process before it loads an untrusted task; only its folder and the candidates' stay writable.
 
-        CUDA shares memory between processes of one user alone, so on a GPU the user stays.
+        CUDA shares memory only between processes of one user, so on a GPU the user stays.
         """
         gpu = request.target is not Target.CPU
-        start = cuda.start if gpu else lambda: None
+        start = cuda.init_context if gpu else lambda: None
         self._isolation = enter_sandbox([], gpu, start, writable=folders, own_user=not gpu).isolation
 
     def _judge(self, request: EvalRequest, candidates: list[Candidate], cache: str) -> EvalReport:
@@ -104,7 +104,7 @@ class Referee:
         finally:
             for candidate in candidates:
                 candidate.close()
-        if request.target is not Target.CPU:  # now that all that the candidate started is gone
+        if request.target is not Target.CPU:  # all processes of the candidate have ended
             cuda.check_health()
         return replace(
             report,
@@ -115,7 +115,7 @@ class Referee:
 
 
 def _machinery_fault(error: Exception) -> MachineryFault:
-    """Classify an error of torch or the system. Torch raises RuntimeError for most CUDA errors; only the text differs."""
+    """Classify an error of torch or the system. Torch's CUDA errors are RuntimeErrors; only the text differs."""
     if "CUDA" not in str(error):
         return MachineryFault(f"{type(error).__name__}: {error}")
     if "out of memory" in str(error):
@@ -124,26 +124,26 @@ def _machinery_fault(error: Exception) -> MachineryFault:
 
 
 def set_up(request: EvalRequest) -> Reference:
-    """The reference of a task, made once for all its candidates."""
-    if lack := cuda.missing(request.target):
-        raise MachineryFault(lack)
+    """Make the reference of a task, once for all its candidates."""
+    if missing := cuda.find_missing(request.target):
+        raise MachineryFault(missing)
     torch.set_num_threads(usable_cores())
     cuda.pin_precision(request.allows_tf32)
     device = "cpu" if request.target is Target.CPU else "cuda"
     if device == "cuda":
-        cuda.start()  # generators of a device that is not in use cannot be seeded
+        cuda.init_context()  # the generator of an unused device cannot be seeded
     return Reference(request.task_source, request.precision, Path.cwd(), device, request.score, Rules.of(request))
 
 
 def judge(request: EvalRequest, candidates: list[Candidate], reference: Reference, cache: str) -> EvalReport:
-    """Check and time a candidate, and beside it an opponent where the request names one.
+    """Check and time a candidate, in turns with its opponent if the request names one.
 
-    Whoever is judged is taken off the list of candidates; the rest are for other shapes.
+    Each trial takes one process off ``candidates``; the rest try other shapes.
     """
     reference.draw_first_case()
-    begins = request.target is not Target.CPU and not request.untrusted_task  # that one's have to wait for us
+    starts_cuda = request.target is not Target.CPU and not request.untrusted_task  # otherwise CUDA starts later
     for candidate in candidates:
-        candidate.await_start(gpu=begins)
+        candidate.await_start(gpu=starts_cuda)
     with contextlib.ExitStack() as stack:
         trials: list[Trial] = []
         for side in [request] if request.opponent_source is None else [request, opponent_of(request)]:
@@ -151,7 +151,7 @@ def judge(request: EvalRequest, candidates: list[Candidate], reference: Referenc
             stack.callback(candidate.close)
             trials.append(stack.enter_context(Trial(side, candidate, reference, cache, is_opponent=bool(trials))))
         report = _verdict(request, trials, reference)
-    if request.is_reference and report.timing is not None:  # now that all memory is ours again
+    if request.is_reference and report.timing is not None:  # all memory is free again
         report = with_degenerate_reasons(report, reference)
     if request.with_labels and report.labels is not None:
         shapes = try_other_shapes(request, candidates, reference, cache)
@@ -161,29 +161,29 @@ def judge(request: EvalRequest, candidates: list[Candidate], reference: Referenc
 
 
 def with_degenerate_reasons(report: EvalReport, reference: Reference) -> EvalReport:
-    """The report on a task's own model, with why the task is degenerate where it is.
+    """Add to the report on a task's own model why the task is degenerate, if it is.
 
-    Nobody is judged here any more, so that memory which does not suffice is no candidate's fault.
+    If memory runs out here, the task is too large: no candidate is running.
     """
     try:
         reasons = degenerate_reasons(reference)
     except (RuntimeError, TaskFault) as error:
         if not is_out_of_memory(error):
             raise
-        raise TaskFault(f"Whether it tests anything cannot be found out here: {TOO_LARGE}") from error
+        raise TaskFault(f"It cannot be checked for degenerate answers here: {TOO_LARGE}") from error
     return replace(report, degenerate=" ".join(reasons)) if reasons else report
 
 
 def _verdict(request: EvalRequest, trials: list[Trial], reference: Reference) -> EvalReport:
     trial = trials[0]
     try:
-        return _accepted(request, trials, reference)
+        return _report_correct(request, trials, reference)
     except Failure as failure:
         return _failed(trial, failure)
     except torch.cuda.OutOfMemoryError as error:
         if request.is_reference or not trial.loaded:
             raise TaskFault(f"It cannot be checked and timed here: {TOO_LARGE}") from error
-        # There was enough for the reference, before the candidate was loaded.
+        # Memory sufficed for the reference, before the candidate was loaded.
         log = "The candidate leaves too little of the device's memory for the check."
         return _failed(trial, Failure(Outcome.OUT_OF_MEMORY, log))
 
@@ -201,29 +201,29 @@ def _failed(trial: Trial, failure: Failure) -> EvalReport:
     )
 
 
-def _accepted(request: EvalRequest, trials: list[Trial], reference: Reference) -> EvalReport:
-    """The report on a candidate that is right; one that is not raises ``Failure``."""
+def _report_correct(request: EvalRequest, trials: list[Trial], reference: Reference) -> EvalReport:
+    """Check and time the candidate; raise ``Failure`` if it is wrong."""
     trial = trials[0]
     prepare(trial, trials[1:])
-    seen = measure_calls(trials, reference)
-    timing, *opponents = timings(seen)
+    measurements = measure_calls(trials, reference)
+    timing, *opponents = timings(measurements)
     leading = timing.median_ms < request.profile_below_ms
-    told = trial.profile() if leading or request.with_labels else None
+    profile = trial.profile() if leading or request.with_labels else None
     if opponents and not trial.on_host:
         trial.end()
         with opponent_errors_as_machine_faults():
-            seen[1] = measure_alone(seen[1], seen[0], reference)
-            opponents[0], trial.checks[Check.OPPONENT] = choose_opponent_timing(seen[1], opponents[0])
-    if seen[0].single_calls:
-        timing = side_by_side.timed(timing, *seen)
+            measurements[1] = measure_alone(measurements[1], measurements[0], reference)
+            opponents[0], trial.checks[Check.OPPONENT] = choose_opponent_timing(measurements[1], opponents[0])
+    if measurements[0].single_calls:
+        timing = add_single_call_excess(timing, *measurements)
     return EvalReport(
         Outcome.OK,
         timing,
         checks=trial.checks,
         isolation=trial.isolation,
         busy_warning=trial.busy_warning,
-        profile=cut(str(told.get("profile"))) if told and leading else None,
+        profile=cut(str(profile.get("profile"))) if profile and leading else None,
         opponent=opponents[0] if opponents else None,
-        labels=trial.labels(told),
+        labels=trial.labels(profile),
         seeds=trial.seeds if request.with_labels else {},
     )

@@ -1,7 +1,7 @@
-"""Whether a candidate is right on inputs of other sizes than the task's: a label, and never a reason to refuse it.
+"""Tries a candidate on inputs of other sizes than the task's: a label, and never a reason to refuse it.
 
-Where the reference itself takes them, one dimension of the inputs is made larger by one or about half as large and
-odd: batches that do not divide evenly are what kernels for one shape get wrong.
+One dimension grows by one, or becomes about half as large and odd, if the reference takes such inputs. Kernels for one
+shape often fail on sizes that do not divide evenly.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ RIGHT, NOT_TRIED = "right", "not tried"
 
 @dataclass(frozen=True)
 class Resize:
-    """Another size of one dimension, in the first tensor alone or in all that have the same size there."""
+    """Changes the size of one dimension, in the first tensor alone or in all tensors with the same size there."""
 
     dimension: int
     size: int
@@ -40,7 +40,7 @@ class Resize:
         return tensor.ndim > max(self.dimension, 0) and tensor.shape[self.dimension] == size
 
     def _cut(self, tensor: torch.Tensor) -> torch.Tensor:
-        """Some of the tensor's own values, so that what is an index stays one; the first again where there are none."""
+        """Select some of the tensor's own values, so that indices stay valid; repeat from the first if it grows."""
         size = tensor.shape[self.dimension]
         return tensor.index_select(self.dimension, torch.arange(self.size, device=tensor.device) % size)
 
@@ -48,7 +48,7 @@ class Resize:
 def try_other_shapes(
     request: EvalRequest, candidates: Sequence[Candidate], reference: Reference, cache: str
 ) -> dict[str, str]:
-    """What comes of a candidate on other shapes; each is tried by a fresh process of it."""
+    """Try a candidate on other shapes, each in a new process; return the outcome by shape."""
     limits = Limits(min(request.limits.build_s, EXTRA_SHAPE_S), min(request.limits.run_s, EXTRA_SHAPE_S))
     found = {}
     for candidate, other in zip(candidates, accepted_sizes(reference), strict=False):
@@ -64,13 +64,13 @@ def _try_size(request: EvalRequest, candidate: Candidate, reference: Reference, 
             trial.check()
     except Failure as failure:
         return failure.outcome.value.replace("_", " ")
-    except (MachineryFault, TaskFault, torch.cuda.OutOfMemoryError):  # nothing can be said then
+    except (MachineryFault, TaskFault, torch.cuda.OutOfMemoryError):  # not the candidate's fault
         return NOT_TRIED
     return RIGHT
 
 
 def accepted_sizes(reference: Reference) -> Iterator[Reference]:
-    """The reference on other shapes, as far as it takes them."""
+    """Yield the reference on the other shapes that it takes."""
     seen: list[list[torch.Size]] = []
     for resized in _candidate_sizes(reference.first.inputs):
         shapes = [tensor.shape for tensor in resized(reference.first.inputs)]
@@ -95,5 +95,5 @@ def _candidate_sizes(inputs: list[torch.Tensor]) -> Iterator[Resize]:
 
 
 def _first(tensors: list[torch.Tensor]) -> int:
-    """The first that has a size to change."""
+    """Return the first tensor with a size to change."""
     return next(number for number, tensor in enumerate(tensors) if tensor.ndim and tensor.numel())

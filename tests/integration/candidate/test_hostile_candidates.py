@@ -6,8 +6,8 @@ import time
 from dataclasses import replace
 
 import pytest
-from integration.test_worker import at_import, forward
 
+from candidate_sources import at_import, forward
 from conformance.evaluator import KERNEL, RIGHT
 from stark_worker.protocol.errors import Outcome
 from stark_worker.protocol.request import Limits

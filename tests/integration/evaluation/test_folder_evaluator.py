@@ -137,7 +137,7 @@ def test_a_worker_of_another_kind_is_told_at_once(tmp_path):
         async with evaluator(tmp_path, target=Target.CUDA, retries=0) as judge:
             with pytest.raises(EvaluatorError, match=f"serve {tmp_path} --target cuda"):
                 await judge.device()
-            with pytest.raises(EvaluatorError, match="serves the target cpu and was asked for cuda"):
+            with pytest.raises(EvaluatorError, match="serves the target cpu; the request is for cuda"):
                 await judge.evaluate(EvalRequest(TASK, RIGHT, target=Target.CUDA))
 
     with serving(tmp_path):

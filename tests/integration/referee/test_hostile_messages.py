@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from integration.test_worker import HEAD
 
+from candidate_sources import HEAD
 from conformance.evaluator import RIGHT
 from stark_worker.protocol.errors import Outcome
 from stark_worker.protocol.request import Limits

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from integration.test_worker import forward
 
+from candidate_sources import forward
 from conformance.evaluator import KERNEL, REFERENCE, RIGHT, TASK
 from stark_worker.protocol.errors import Outcome
 from stark_worker.protocol.report import Kernels

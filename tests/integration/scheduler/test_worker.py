@@ -11,39 +11,15 @@ from pathlib import Path
 
 import pytest
 
-from adversarial.processes import CHANNELS
+from candidate_sources import HEAD, at_import, forward
 from conformance.evaluator import BROKEN_TASK, KERNEL, REFERENCE, RIGHT, TASK
 from stark_worker.protocol.codec import from_json, to_json
 from stark_worker.protocol.errors import MachineryFault, Outcome
 from stark_worker.protocol.report import Check, DeviceFacts, EvalReport
 from stark_worker.protocol.request import Entry, EvalRequest, Precision, Score, Target
-from worker_fixture import running_worker
+from worker_fixture import is_running, running_worker
 
 without_gpu = pytest.mark.skipif(Path("/proc/driver/nvidia").exists(), reason="this machine has a GPU")
-
-HEAD = "import ctypes, os, stat, sys, time\nimport torch\nfrom torch import nn\n" + CHANNELS
-
-MODEL = """
-class ModelNew(nn.Module):
-    def __init__(self, features):
-        super().__init__()
-        self.bias = nn.Parameter(torch.randn(features))
-
-    def right(self, x):
-        return torch.relu(x * 2.0 + self.bias)
-
-    def forward(self, x):
-        {forward}
-"""
-
-
-def forward(body: str) -> str:
-    return HEAD + MODEL.replace("{forward}", body)
-
-
-def at_import(line: str) -> str:
-    return HEAD + line + MODEL.replace("{forward}", "return self.right(x)")
-
 
 FAILURES = {
     "works after it returned": (
@@ -122,18 +98,6 @@ def judge_source(judge):
     )
 
 
-def running(*command: str) -> bool:
-    """Whether a process with exactly this command line is alive."""
-    wanted = b"".join(f"{word}\0".encode() for word in command)
-    for path in Path("/proc").glob("[0-9]*/cmdline"):
-        try:
-            if path.read_bytes() == wanted:
-                return True
-        except OSError:
-            continue
-    return False
-
-
 def test_the_reference_is_judged_like_any_candidate(judge):
     report = judge(REFERENCE)
     assert report.outcome is Outcome.OK, report.log
@@ -179,7 +143,7 @@ def test_nothing_is_left_and_nothing_secret_is_seen(tmp_path):
     done = work("judge --allow-weak-sandbox", to_json(request), TMPDIR=str(tmp_path), OPENAI_API_KEY="sk-not-for-you")
     report = from_json(EvalReport, done.stdout)
     assert report.outcome is Outcome.OK, report.log
-    assert not running("sleep", "8641.25")
+    assert not is_running("sleep", "8641.25")
     assert list(tmp_path.iterdir()) == []
 
 
@@ -226,7 +190,7 @@ def test_a_fast_one_is_profiled(judge):
     assert judge(RIGHT).profile is None
 
 
-def test_a_rival_is_timed_beside_the_candidate(judge):
+def test_an_opponent_is_timed_in_turns_with_the_candidate(judge):
     report = judge(replace(RIGHT, opponent_source=TASK))
     assert len(report.opponent.samples_ms) == len(report.timing.samples_ms)
     failing = replace(RIGHT, opponent_source=FAILURES["raises"][0], opponent_entry=Entry.CANDIDATE)

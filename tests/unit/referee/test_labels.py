@@ -10,7 +10,7 @@ from stark_worker.correctness.compare import error_share
 from stark_worker.correctness.reference import Reference
 from stark_worker.protocol.report import Kernels
 from stark_worker.protocol.request import Precision
-from stark_worker.referee.labels import kernels_of, number, precision_of
+from stark_worker.referee.labels import kernels_of, precision_of, read_number
 from stark_worker.referee.shapes import Resize, accepted_sizes
 
 A, B = (torch.randn(96, 512, generator=torch.Generator().manual_seed(seed)) for seed in (1, 2))
@@ -73,7 +73,7 @@ def test_whose_kernels_they_are(told, source, gpu, label):
 
 @pytest.mark.parametrize("value", [True, -1, float("nan"), float("inf"), 10**400, "1", None, [1]])
 def test_what_is_no_such_number_is_nothing(value):
-    assert number(value, 1e18) is None
+    assert read_number(value, 1e18) is None
 
 
 def test_a_kernel_is_the_candidates_if_its_source_defines_it():

@@ -24,7 +24,7 @@ def test_what_a_call_takes_longer_by_itself_counts():
     assert longer([0.0041] * 15, 0.0047, opponents_ms=0.0041, opponents_row_ms=0.0047) == 0.0
 
 
-def test_what_a_rival_takes_longer_by_itself_is_no_fault():
+def test_what_an_opponent_takes_longer_by_itself_is_no_fault():
     assert longer([0.062] * 15, 0.04, opponents_ms=0.05, opponents_row_ms=0.05) == pytest.approx(0.02)
     assert longer([0.062] * 15, 0.04, opponents_ms=0.07, opponents_row_ms=0.05) == 0.0
 
