@@ -1,11 +1,12 @@
-"""What every Store must do. Run it on a store of your own:
+"""The suites for a Store and a StoreReader. Run them on a store of your own:
 
-    class TestMyStore(StoreConformance):
+    class TestMyStore(StoreConformance, StoreReaderConformance):
         @pytest.fixture
         def reopen(self, tmp_path):
             return lambda: MyStore(tmp_path)
 
-``reopen()`` opens the same place for writing; the suite closes a store before it opens the next.
+``reopen()`` opens the same place for writing; the suite closes a store before it opens the next. Leave the reader's
+suite out if your store is not read by views and benchmarks.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ import pytest
 from stark.core.chat import Finish, Message, Reply, Usage
 from stark.core.errors import StoreError
 from stark.core.interfaces import Store
-from stark.core.records import Call, Ending, RoleUsage, RunRecord, Spend, TicketRecord
+from stark.core.records import Call, Ending, EndReason, RoleUsage, RunRecord, Spend, TicketRecord
 from stark.core.task import Task
 from stark.core.tree import Attempt, Node, Plan, Role
 from stark_worker.protocol.errors import Outcome
@@ -81,8 +82,8 @@ def a_call(number: int, index: int = 0, text: str = "an answer", **changes: Any)
     return replace(call, **changes)
 
 
-class StoreConformance:
-    """The suite; a subclass gives the fixture ``reopen``, or its own ``store`` as well."""
+class StoreFixtures:
+    """A subclass gives the fixture ``reopen``, or its own ``store`` as well."""
 
     @pytest.fixture
     def reopen(self) -> Callable[[], Store]:
@@ -101,6 +102,10 @@ class StoreConformance:
         store.finish("run", a_root())
         store.begin("run", TicketRecord(1, 0, 1))
         return store
+
+
+class StoreConformance(StoreFixtures):
+    """The suite for the store of a run."""
 
     def test_a_new_store_is_empty(self, store):
         assert store.runs() == []
@@ -121,19 +126,9 @@ class StoreConformance:
 
     def test_an_unknown_run_is_an_error(self, store):
         store.create(a_run())
-        looks = (
-            store.nodes,
-            store.unfinished,
-            store.calls,
-            store.spent,
-            store.seconds,
-            store.ending,
-            store.usage,
-            store.judgements,
-        )
-        for look in looks:
+        for read in (store.nodes, store.unfinished, store.calls, store.spent, store.seconds, store.count_calls):
             with pytest.raises(StoreError, match="other"):
-                look("other")
+                read("other")
 
     def test_amended_settings_take_effect(self, store):
         store.create(a_run())
@@ -147,7 +142,6 @@ class StoreConformance:
         for node in (a_node(2), late, twin):
             begun.finish("run", node)
         assert begun.nodes("run") == [a_root(), a_node(2), late, twin]
-        assert begun.judgements("run") == [node.judgement for node in (a_root(), a_node(2), late, twin)]
 
     def test_finish_is_idempotent(self, begun):
         begun.finish("run", a_node(1))
@@ -257,12 +251,31 @@ class StoreConformance:
         finally:
             store.close()
 
+    def test_closing_twice_is_harmless(self, store):
+        store.close()
+        store.close()
+
+
+class StoreReaderConformance(StoreFixtures):
+    """The suite for what views and benchmarks read."""
+
+    def test_a_view_of_an_unknown_run_is_an_error(self, store):
+        store.create(a_run())
+        for read in (store.ending, store.usage, store.judgements, store.models):
+            with pytest.raises(StoreError, match="other"):
+                read("other")
+
+    def test_judgements_are_the_nodes_without_texts(self, begun):
+        begun.finish("run", a_node(2))
+        begun.finish("run", a_node(3, parent_id=2, same_as=2))
+        assert begun.judgements("run") == [node.judgement for node in begun.nodes("run")]
+
     def test_the_last_ending_counts(self, begun):
         assert begun.ending("run") is None
-        begun.end("run", Ending("fault", "the GPU fell off the bus"))
-        begun.end("run", Ending("attempts"))
+        begun.end("run", Ending(EndReason.FAULT, "the GPU fell off the bus"))
+        begun.end("run", Ending(EndReason.DONE))
         begun.create(a_run("other"))
-        assert (begun.ending("run"), begun.ending("other")) == (Ending("attempts"), None)
+        assert (begun.ending("run"), begun.ending("other")) == (Ending(EndReason.DONE), None)
 
     def test_usage_adds_up_by_role(self, begun):
         unpriced, free = (replace(a_call(1).reply, cost_usd=cost) for cost in (None, 0.0))
@@ -271,13 +284,10 @@ class StoreConformance:
         for call in calls:
             begun.journal("run", begun.reserve("run", 1, call.index, Spend()), call)
         begun.reserve("run", 1, 5, Spend(300, 0.5))  # no reply, no usage
+        assert begun.count_calls("run") == {Role.PLAN: 2, Role.CODE: 2, Role.DEBUG: 1}
         assert begun.usage("run") == {
-            Role.PLAN: RoleUsage(2, Usage(200, 40, 120), None, 3.0),  # nobody knows a sum of which a part is unknown
+            Role.PLAN: RoleUsage(2, Usage(200, 40, 120), None, 3.0),  # one unknown price makes the sum unknown
             Role.CODE: RoleUsage(2, Usage(200, 40, 120), 0.5, 3.0),
             Role.DEBUG: RoleUsage(1, Usage(100, 20, 60), 0.0, 1.5),
         }
         assert begun.models("run") == ["another:model", "provider:model"]
-
-    def test_closing_twice_is_harmless(self, store):
-        store.close()
-        store.close()

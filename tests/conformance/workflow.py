@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 import pytest
 
 from fakes import TASK, HashEvaluator, PretendModel
-from stark.agents.prompts import Prompts, Scene, load_templates
+from stark.agents.prompts import Prompts, PromptContext, load_templates
 from stark.agents.roles import Team
 from stark.core.chat import Message, Reply, ReplyForm
 from stark.core.interfaces import Workflow
@@ -32,8 +32,8 @@ from stark_worker.protocol.request import EvalRequest
 def team() -> Team:
     """What a workflow is made from, with default settings."""
     settings = load_settings()
-    scene = Scene.of(Task("task", TASK), DeviceFacts("a device", "cpu"), settings)
-    return Team(Prompts(load_templates(settings.prompts), scene), settings)
+    prompt_context = PromptContext.of(Task("task", TASK), DeviceFacts("a device", "cpu"), settings)
+    return Team(Prompts(load_templates(settings.prompts), prompt_context), settings)
 
 
 @dataclass

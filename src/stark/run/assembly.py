@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
-from stark.agents.prompts import Prompts, Scene, load_templates
+from stark.agents.prompts import Prompts, PromptContext, load_templates
 from stark.agents.roles import Team
 from stark.core.chat import Usage
 from stark.core.errors import SettingsError, UsageError
@@ -18,7 +18,7 @@ from stark.core.records import RunRecord
 from stark.core.settings import PromptSettings, RoleSettings, Settings
 from stark.core.task import Task
 from stark.core.tree import Role
-from stark.models.open import is_provider, open_model, open_to_estimate
+from stark.models.open import is_provider, open_model, open_for_estimate
 from stark.run.loop import DEFAULT_RULES, Run, RunRules
 from stark.run.methods import BuiltMethod, build_policy, build_workflow, find_method
 from stark.store.lookup import settings_of, stored_replies
@@ -65,9 +65,9 @@ def assemble(
 ) -> Run:
     """Build a run from its stored settings."""
     settings = settings_of(record)
-    scene = Scene.of(record.task, record.device, settings)
+    prompt_context = PromptContext.of(record.task, record.device, settings)
     templates = load_templates(PromptSettings()) | record.templates  # an older version may have stored fewer
-    workflow = build_workflow(settings, Team(Prompts(templates, scene), settings))
+    workflow = build_workflow(settings, Team(Prompts(templates, prompt_context), settings))
     models = open_models(settings, store.count_calls(record.id), opened)
     method = BuiltMethod(build_policy(settings), workflow, models)
     return Run(record, settings, store, method, evaluator, listener, rules)
@@ -97,7 +97,7 @@ def models_to_estimate(settings: Settings, opened: Estimating | None = None) -> 
     for role in find_method(settings.method).roles:
         wanted: RoleSettings = getattr(settings.roles, role)
         if (role, wanted) not in opened:
-            opened[role, wanted] = open_to_estimate(role, wanted, stored_replies)
+            opened[role, wanted] = open_for_estimate(role, wanted, stored_replies)
         found[role] = opened[role, wanted]
     return found
 

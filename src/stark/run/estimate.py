@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from stark.agents.prompts import Prompts, Scene
+from stark.agents.prompts import Prompts, PromptContext
 from stark.agents.windows import Window
 from stark.core.chat import Message, Usage
 from stark.core.interfaces import ChatModel
@@ -36,8 +36,8 @@ class Estimate:
 
 def estimate(record: RunRecord, settings: Settings, models: Mapping[Role, ChatModel]) -> list[Estimate]:
     """Return one estimate per role, from the prompts that would be sent."""
-    scene = Scene.of(record.task, record.device, settings)
-    prompts = Prompts(record.templates, scene)
+    prompt_context = PromptContext.of(record.task, record.device, settings)
+    prompts = Prompts(record.templates, prompt_context)
     source = record.task.source
     root = Node(ROOT_ID, None, Attempt(Role.REFERENCE, source, EvalReport(Outcome.OK, Timing((1.0,)))))
     window = Window(root, root, ())

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from stark.agents.prompts import Prompts, Scene, load_templates
+from stark.agents.prompts import Prompts, PromptContext, load_templates
 from stark.agents.roles import Team
 from stark.agents.workflows import WORKFLOWS, edges_of
 from stark.core.interfaces import ChatModel, Policy, Workflow
@@ -101,6 +101,6 @@ def build_workflow(settings: Settings, team: Team) -> Workflow:
 def workflow_edges(name: str) -> list[tuple[str, str, str]]:
     """Return the edges of a method's compiled graph for one attempt: from, to, condition."""
     settings = resolve(Settings(method=name))
-    empty_scene = Scene.of(Task("", ""), DeviceFacts("", ""), settings)
-    workflow = build_workflow(settings, Team(Prompts(load_templates(settings.prompts), empty_scene), settings))
+    empty_context = PromptContext.of(Task("", ""), DeviceFacts("", ""), settings)
+    workflow = build_workflow(settings, Team(Prompts(load_templates(settings.prompts), empty_context), settings))
     return edges_of(workflow)

@@ -44,7 +44,7 @@ def press(tmp_path, monkeypatch):
 
 
 def options(evaluator: str):
-    return {**OPTIONS, "evaluation": {"evaluator": f"pretend:{evaluator}"}}
+    return {**OPTIONS, "evaluation": {"evaluator": f"fakes:{evaluator}"}}
 
 
 def command(*words):
