@@ -1,4 +1,4 @@
-"""From a role's settings to a model of pydantic-ai; whatever is wrong with the settings is said in a sentence."""
+"""Opens a provider's model from a role's settings, with the key from the environment."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ from stark_worker.processes.process_tree import hide_memory
 
 EXAMPLE = "for example openai:gpt-5 or anthropic:claude-sonnet-4-6"
 _OPENAI_KEY, _OPENAI_HOST = "OPENAI_API_KEY", "openai.com"
-_NO_KEY = "no-key-needed"  # servers of one's own mostly want none, but the client insists on sending something
-_OUR_EXTRAS = frozenset({"google", "groq", "mistral", "bedrock"})
+_PLACEHOLDER_KEY = "no-key-needed"  # local servers mostly need none, but the client always sends one
+_STARK_EXTRAS = frozenset({"google", "groq", "mistral", "bedrock"})
 _KEY_VARIABLES = {
     "bedrock": "AWS_BEARER_TOKEN_BEDROCK",
     "azure": "AZURE_OPENAI_API_KEY",
@@ -37,8 +37,8 @@ _KEY_VARIABLES = {
 
 
 def open_provider(settings: RoleSettings) -> Model:
-    """The model behind a role's settings; a UsageError says which part of them is wrong."""
-    hide_memory()  # from here on there is a key in it
+    """Open the model of a role's settings; raise UsageError for the part that is wrong."""
+    hide_memory()  # the process holds a key from here on
     read_key(key_variable(settings), required=settings.api_key_env is not None)
     if settings.base_url is not None:
         return _open_address(settings, settings.base_url)
@@ -46,17 +46,17 @@ def open_provider(settings: RoleSettings) -> Model:
     if not colon:
         raise UsageError(f"The model {settings.model!r} names no provider.", f"Write provider:name, {EXAMPLE}.")
     try:
-        return infer_model(settings.model, lambda name: _connect(name, settings))
+        return infer_model(settings.model, lambda name: _make_provider(name, settings))
     except ImportError as error:
-        raise _missing_package(provider, error) from error
+        raise _missing_package_error(provider, error) from error
     except ValueError as error:
-        raise _unknown(provider) from error
+        raise _unknown_provider_error(provider) from error
     except UserError as error:
-        raise _unusable(settings.model, error) from error
+        raise _unusable_model_error(settings.model, error) from error
 
 
 def key_variable(settings: RoleSettings) -> str | None:
-    """The environment variable that holds the key; None where none is to be sent, as only a provider gets its own."""
+    """The environment variable that holds the key; None if no key is sent. Only OpenAI gets OpenAI's key."""
     if settings.api_key_env is not None:
         return settings.api_key_env
     if settings.base_url is not None:
@@ -67,35 +67,35 @@ def key_variable(settings: RoleSettings) -> str | None:
 
 
 def read_key(variable: str | None, required: bool = False) -> str | None:
-    """The key in an environment variable. One that cannot stand in a header is named, never shown."""
+    """Read the key from an environment variable. An error names the variable and never shows the key."""
     if variable is None:
         return None
-    if not variable.isidentifier():  # most likely the key itself, so it is not repeated here
+    if not variable.isidentifier():  # most likely the key itself, so it is not shown
         raise UsageError(
-            "The setting api_key_env holds no name of an environment variable.", "Give the name, not the key."
+            "The setting api_key_env is no name of an environment variable.", "Give the name, not the key."
         )
     key = os.environ.get(variable)
     if key is None and not required:
         return None
-    put_it = f"Put the provider's key into {variable}."
+    remedy = f"Put the provider's key into {variable}."
     if not key:
-        raise KeyMissing(f"The environment variable {variable} is not set.", put_it)
+        raise KeyMissing(f"The environment variable {variable} is not set.", remedy)
     if not re.fullmatch(r"[!-~]+", key):
-        fault = "holds a space, a line break or another character no key has"
-        raise UsageError(f"The environment variable {variable} {fault}.", put_it)
+        fault = "holds a space, a line break or another character that no key has"
+        raise UsageError(f"The environment variable {variable} {fault}.", remedy)
     return key
 
 
 def _open_address(settings: RoleSettings, url: str) -> Model:
     if not re.match("https?://[^/]", url):
         raise UsageError(f"The base_url {url!r} is no web address.", "Write it as http://host:port/v1.")
-    if key_variable(settings) is None and _OPENAI_KEY in os.environ and not _is_near(_host(url)):
+    if key_variable(settings) is None and _OPENAI_KEY in os.environ and not _is_local(_host(url)):
         raise UsageError(
             f"{_OPENAI_KEY} is OpenAI's and is not sent to {_host(url)}.",
-            f"Name the variable with its key by --api-key-env NAME; where it wants no key, unset {_OPENAI_KEY}.",
+            f"Name the variable with its key by --api-key-env NAME. If it needs no key, unset {_OPENAI_KEY}.",
         )
-    provider = OpenAIProvider(base_url=url, api_key=read_key(key_variable(settings)) or _NO_KEY)
-    # Without this a stream that breaks off quietly would pass for a complete answer.
+    provider = OpenAIProvider(base_url=url, api_key=read_key(key_variable(settings)) or _PLACEHOLDER_KEY)
+    # Without this, a stream that breaks off counts as a complete answer.
     profile = OpenAIModelProfile(openai_chat_streaming_requires_finish_reason=True)
     return OpenAIChatModel(settings.model, provider=provider, profile=profile)
 
@@ -108,15 +108,15 @@ def _is_openai(host: str) -> bool:
     return host == _OPENAI_HOST or host.endswith(f".{_OPENAI_HOST}")
 
 
-def _is_near(host: str) -> bool:
-    """Whether a host is this machine or in its own network, where servers mostly want no key."""
+def _is_local(host: str) -> bool:
+    """True for this machine or its own network, where servers mostly need no key."""
     try:
         return ipaddress.ip_address(host).is_private
     except ValueError:
         return "." not in host or host.endswith((".localhost", ".local"))
 
 
-def _connect(provider: str, settings: RoleSettings) -> Provider[Any]:
+def _make_provider(provider: str, settings: RoleSettings) -> Provider[Any]:
     if settings.api_key_env is None:
         return infer_provider(provider)
     factory: Any = infer_provider_class(provider)
@@ -127,24 +127,24 @@ def _connect(provider: str, settings: RoleSettings) -> Provider[Any]:
     return provider_with_key
 
 
-def _unknown(provider: str) -> UsageError:
+def _unknown_provider_error(provider: str) -> UsageError:
     known = sorted({name.partition(":")[0] for name in known_model_names() if ":" in name})
-    near = difflib.get_close_matches(provider, known, n=1)
-    guess = f" Did you mean {near[0]!r}?" if near else ""
+    close_matches = difflib.get_close_matches(provider, known, n=1)
+    guess = f" Did you mean {close_matches[0]!r}?" if close_matches else ""
     return UsageError(
         f"There is no provider called {provider!r}.{guess}",
-        f"Write provider:name, {EXAMPLE}; a class of your own is named package.module:Class.",
+        f"Write provider:name, {EXAMPLE}. A class of your own is package.module:Class.",
     )
 
 
-def _missing_package(provider: str, error: ImportError) -> UsageError:
+def _missing_package_error(provider: str, error: ImportError) -> UsageError:
     named = re.search(r"pydantic-ai-slim\[([\w-]+)\]", str(error))
     extra = named[1] if named else provider
-    package = "stark-kernels" if extra in _OUR_EXTRAS else "pydantic-ai-slim"
+    package = "stark-kernels" if extra in _STARK_EXTRAS else "pydantic-ai-slim"
     return UsageError(f"The provider {provider!r} is not installed.", f"Run: pip install '{package}[{extra}]'.")
 
 
-def _unusable(model: str, error: UserError) -> UsageError:
+def _unusable_model_error(model: str, error: UserError) -> UsageError:
     if variables := re.findall(r"`([A-Z][A-Z0-9_]+)`", error.message):
         return KeyMissing(f"There is no key for {model}.", f"Set the environment variable {' or '.join(variables)}.")
     return UsageError(f"{model} cannot be used: {error.message}.", f"Write provider:name, {EXAMPLE}.")

@@ -1,4 +1,4 @@
-"""Who is asked: chat models by name. Real providers are imported only when one is opened."""
+"""Opens chat models by name. Imports the providers' library only for a real provider."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from stark.core.interfaces import ChatModel
 from stark.core.plugins import find_class
 from stark.core.settings import RoleSettings
 from stark.core.tree import Role
-from stark.models.recorded import QueueModel, read_script
+from stark.models.recorded import RecordedModel, load_script
 
-POINT = "chat_model"
+ENTRY_POINT = "chat_model"
 
 PLAYBOOK = "playbook"
 _NO_LLM = {
@@ -30,10 +30,10 @@ StoredReplies = Callable[[str, Role], Sequence[Reply]]
 def open_model(
     role: Role, settings: RoleSettings, answered: int = 0, stored_replies: StoredReplies | None = None
 ) -> ChatModel:
-    """The chat model of a role.
+    """Open the chat model of a role.
 
-    ``answered`` replies were given before the run was interrupted, so a queue leaves them out. ``stored_replies`` is
-    how a replay reads the folder of another run.
+    A resumed run has used ``answered`` replies already; a recorded model skips them. ``stored_replies`` reads the
+    replies of another run for a replay.
     """
     name = settings.model
     kind, _, place = name.partition(":")
@@ -47,51 +47,50 @@ def open_model(
 
         return PlaybookModel(name, answered)
     if kind == "scripted":
-        return QueueModel(name, read_script(Path(place).expanduser(), role)[answered:])
+        return RecordedModel(name, load_script(Path(place).expanduser(), role)[answered:])
     if kind == "replay":
-        return QueueModel(name, _stored(name, stored_replies)(place, role)[answered:])
-    if settings.base_url is None and _names_a_class(name):
-        return typing.cast(ChatModel, find_class(POINT, name, {})(settings))
-    # pydantic-ai takes a second to import, which a scripted run or `stark --help` need not wait for
+        return RecordedModel(name, _require_stored_replies(name, stored_replies)(place, role)[answered:])
+    if settings.base_url is None and _is_class_name(name):
+        return typing.cast(ChatModel, find_class(ENTRY_POINT, name, {})(settings))
+    # The import takes a second, which a scripted run need not wait for.
     from stark.models.provider import ProviderModel
 
     return ProviderModel(settings)
 
 
-def open_to_estimate(role: Role, settings: RoleSettings, stored_replies: StoredReplies) -> ChatModel:
-    """A model to count with. One that is not named, or that there is no key for, has at most a price."""
-    from stark.models.prices import UnaskedModel
+def open_for_estimate(role: Role, settings: RoleSettings, stored_replies: StoredReplies) -> ChatModel:
+    """Open a model to count with. Without a name or a key it has at most a price."""
+    from stark.models.prices import PriceOnlyModel
 
     try:
-        return open_model(role, settings, stored_replies=stored_replies) if settings.model else UnaskedModel(settings)
+        return open_model(role, settings, stored_replies=stored_replies) if settings.model else PriceOnlyModel(settings)
     except KeyMissing:
-        return UnaskedModel(settings)
+        return PriceOnlyModel(settings)
 
 
 def is_provider(settings: RoleSettings) -> bool:
-    """Whether the model is a provider's, which answers any number of runs; a queue or a class of one's own may not."""
+    """True for a provider's model, which can answer any number of runs."""
     scripted = settings.model.partition(":")[0] in _NO_LLM
-    return not scripted and (settings.base_url is not None or not _names_a_class(settings.model))
+    return not scripted and (settings.base_url is not None or not _is_class_name(settings.model))
 
 
-def describe(name: str) -> str:
-    """How a model is named to people: nobody should take what is none for an LLM."""
+def describe_model(name: str) -> str:
+    """Name a model, and mark one that is no LLM."""
     kind = name.partition(":")[0]
     return f"{name} ({_NO_LLM[kind]})" if kind in _NO_LLM else name
 
 
-def _stored(name: str, stored_replies: StoredReplies | None) -> StoredReplies:
+def _require_stored_replies(name: str, stored_replies: StoredReplies | None) -> StoredReplies:
     if stored_replies is None:
         raise UsageError(
-            f"{name} cannot be opened here: there is no store to read it with.", "Open it through stark.run.api."
+            f"{name} cannot be opened here: there is no store to read from.", "Open it through stark.run.api."
         )
     return stored_replies
 
 
-def _names_a_class(name: str) -> bool:
-    """Whether a name is an entry point or ``package.module:Class``; no provider has a dot in its name, and no model is
-    named like a class."""
+def _is_class_name(name: str) -> bool:
+    """True for an entry point or ``package.module:Class``. No provider has a dot, and no model a class's spelling."""
     module, _, attribute = name.partition(":")
-    return name in entry_points(group=f"stark.{POINT}").names or (
+    return name in entry_points(group=f"stark.{ENTRY_POINT}").names or (
         attribute.isidentifier() and ("." in module or attribute[0].isupper())
     )

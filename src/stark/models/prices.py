@@ -1,4 +1,4 @@
-"""TODO."""
+"""List prices of models, and a stand-in for estimates that only has a price."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from stark.core.chat import Message, Reply, ReplyForm, Usage
 from stark.core.settings import RoleSettings
 
 
-class UnaskedModel:
-    """Stands in an estimate for a model that there is no key for, or that nobody has named: it has at most a price."""
+class PriceOnlyModel:
+    """Stands for a model without a name or a key in an estimate. It cannot reply."""
 
     takes_temperature = True
 
@@ -22,20 +22,21 @@ class UnaskedModel:
 
     def cost_usd(self, usage: Usage) -> float | None:
         provider, _, model = self._settings.model.partition(":")
-        return listed_price(usage, model, provider) if self._settings.base_url is None else None
+        return list_price_usd(usage, model, provider) if self._settings.base_url is None else None
 
     async def reply(self, messages: Sequence[Message], form: ReplyForm) -> Reply:
-        raise AssertionError("an estimate asks nobody")
+        raise AssertionError("an estimate calls no model")
 
 
-def listed_price(usage: Usage, model: str, provider: str) -> float | None:
+def list_price_usd(usage: Usage, model: str, provider: str) -> float | None:
+    """Price of a call by the public price list; None for an unlisted model."""
     cached = usage.cached_input_tokens if usage.cached_input_tokens <= usage.input_tokens else 0
     counted = RequestUsage(
         input_tokens=usage.input_tokens,
-        cache_read_tokens=cached,  # a count that contradicts itself gets no discount
+        cache_read_tokens=cached,  # an inconsistent count gets no discount
         output_tokens=usage.output_tokens,
     )
     try:
         return float(calc_price(counted, model, provider_id=provider).total_price)
-    except (LookupError, ValueError):  # a model without a listed price, or counts that contradict each other
+    except (LookupError, ValueError):  # an unlisted model, or inconsistent counts
         return None

@@ -1,4 +1,4 @@
-"""Chat models that read their replies from a queue: written by hand (scripted) or kept by another run (replay)."""
+"""Chat models with recorded replies: written by hand (scripted) or taken from another run (replay)."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from stark.core.tree import Role
 _SCRIPT_FILE = re.compile(r"(\d+)-(\w+)\.md")
 
 
-class QueueModel:
-    """Gives the replies it was made with, one per call and free of charge, whatever it is asked."""
+class RecordedModel:
+    """Returns its replies in order, one per call and free of charge, whatever the prompt is."""
 
     def __init__(self, name: str, replies: Sequence[Reply]) -> None:
         self.name = name
@@ -39,14 +39,14 @@ class QueueModel:
         return self._replies[self._next - 1]
 
 
-def read_script(folder: Path, role: Role) -> list[Reply]:
-    """The replies of one role, from files such as ``01-plan.md`` in the order of their numbers."""
+def load_script(folder: Path, role: Role) -> list[Reply]:
+    """Load the replies of one role from files such as ``01-plan.md``, ordered by number."""
     try:
         found = [(match, path) for path in folder.iterdir() if (match := _SCRIPT_FILE.fullmatch(path.name))]
         if not found:
             raise UsageError(f"{folder} holds no reply.", "Replies are files such as 01-plan.md and 02-code.md.")
-        mine = sorted((int(match[1]), path) for match, path in found if match[2] == role)
-        return [Reply(text=path.read_text(encoding="utf-8"), model="scripted") for _, path in mine]
+        of_role = sorted((int(match[1]), path) for match, path in found if match[2] == role)
+        return [Reply(text=path.read_text(encoding="utf-8"), model="scripted") for _, path in of_role]
     except (OSError, UnicodeDecodeError) as error:
         raise UsageError(
             f"The scripted replies in {folder} cannot be read: {error}.",

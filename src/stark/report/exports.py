@@ -21,7 +21,7 @@ from stark.core.task import Task
 from stark.core.tree import ROOT_ID, Node, Role, Tree
 from stark.evaluation.bundle import Bundle, Claim, Origin, manifest_digest, pack
 from stark.evaluation.confirmation import find_winner
-from stark.models.open import describe
+from stark.models.open import describe_model
 from stark_worker.protocol import report_text
 
 
@@ -161,7 +161,9 @@ def _training_lines(nodes: Sequence[Node], calls: Sequence[Call], role: Role) ->
             "messages": [*prompt, {"role": "assistant", "content": call.reply.arguments or call.reply.text}],
             "role": call.role,
             "model": call.model,
-            "model_label": describe(call.model),  # marks models that are no LLM, so that training can leave them out
+            "model_label": describe_model(
+                call.model
+            ),  # marks models that are no LLM
             "attempt": call.number,
             "outcome": node.report.outcome,
             "runtime_ms": node.runtime_ms,

@@ -7,7 +7,7 @@ from html import escape
 from pathlib import Path
 
 from stark.analysis.groups import Group
-from stark.core.table_files import csv_text, has_parquet, parquet_bytes
+from stark.core.table_files import format_csv, has_parquet, format_parquet
 from stark.report.exports import make_folder, write_bytes
 from stark.report.figures import FIGURES, FILE_KINDS, can_draw, draw_figures
 from stark.report.paper_tables import all_tables
@@ -34,9 +34,9 @@ def write_report(
     read = [table for table in tables if not table.is_listing]
     files = {f"{name}.{kind}": content for name, kinds in drawn.items() for kind, content in kinds.items()}
     for table in tables:
-        files[f"{table.name}.csv"] = csv_text(list(table.columns), table.records()).encode()
+        files[f"{table.name}.csv"] = format_csv(list(table.columns), table.records()).encode()
         if has_parquet():
-            files[f"{table.name}.parquet"] = parquet_bytes(table.records())
+            files[f"{table.name}.parquet"] = format_parquet(table.records())
     files["report.html"] = format_html(title, facts, read, pictures).encode()
     files[MARKDOWN_FILE] = format_markdown(title, facts, read, list(pictures)).encode()
     make_folder(folder)

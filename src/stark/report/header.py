@@ -8,7 +8,7 @@ from stark.analysis import published
 from stark.analysis.groups import Group, Level, TaskSeed, group_runs
 from stark.analysis.results import RunResult
 from stark.core.records import Kind
-from stark.models.open import describe
+from stark.models.open import describe_model
 from stark.report.cost_tables import is_not_confirmed
 
 MAX_NAMED_TASKS = 20  # tasks that are named in a sentence
@@ -32,7 +32,7 @@ def header_facts(results: Sequence[RunResult]) -> list[str]:
 
 def format_models(results: Sequence[RunResult]) -> str:
     """List the models that were called, and mark those that are no LLM."""
-    return ", ".join(sorted({describe(name) for run in results for name in run.models})) or "none"
+    return ", ".join(sorted({describe_model(name) for run in results for name in run.models})) or "none"
 
 
 def describe_timing(results: Sequence[RunResult]) -> str:

@@ -12,7 +12,7 @@ import subprocess
 import sys
 
 import pytest
-from unit.test_replies import CASES, FENCED, KERNEL
+from unit.agents.test_replies import CASES, FENCED, KERNEL
 
 from stark.agents.replies import CODE_FORM
 from stark.core.chat import Finish, Message, Usage
@@ -486,7 +486,7 @@ class Echo:
 
 
 def test_a_class_of_ones_own_is_made_from_the_settings():
-    assert opened(model="integration.test_providers:Echo", temperature=0.3).name == "echo at 0.3"
+    assert opened(model="integration.models.test_providers:Echo", temperature=0.3).name == "echo at 0.3"
 
 
 def test_opening_a_scripted_model_does_not_import_a_provider(tmp_path):
