@@ -1,4 +1,4 @@
-"""How far a benchmark is, and an estimate of what is left."""
+"""Measures the progress of a benchmark and estimates what is left."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from stark.core.records import Ending, Kind
 
 @dataclass(frozen=True)
 class BenchProgress:
-    """How far a benchmark is. What is left is estimated from the cost per attempt in this session."""
+    """The progress of a benchmark. What is left is estimated from the cost per attempt in this session."""
 
     cells: int
     ended: int

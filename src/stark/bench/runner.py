@@ -25,7 +25,7 @@ from stark.evaluation.shared import SharedEvaluator
 from stark.run.assembly import OpenModels, assemble, check_prices, open_models
 from stark.run.interrupts import interruptible
 from stark.run.loop import AS_UNINTERRUPTED, Run
-from stark.store.lookup import stored_reports
+from stark.store.lookup import load_reports
 from stark.store.open import open_store
 from stark.store.sqlite import SqliteStore
 from stark_worker.protocol.report import DeviceFacts, EvalReport
@@ -192,7 +192,7 @@ async def run_grid(
     for settings in {(cell.settings.method, cell.switch): cell.settings for cell in searches}.values():
         check_prices(settings, open_models(settings))
     with interruptible(signals) as running, closing(open_store(folder, write=True)) as store:
-        async with SharedEvaluator(open_evaluator(cells[0].settings.evaluation, stored_reports)) as evaluator:
+        async with SharedEvaluator(open_evaluator(cells[0].settings.evaluation, load_reports)) as evaluator:
             bench = Bench(cells, store, evaluator, await evaluator.device(), on_cell_end, both_scores, on_note)
             running.append(bench)
             await bench.run(parallel_runs)

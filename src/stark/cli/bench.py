@@ -34,67 +34,68 @@ if TYPE_CHECKING:
     from stark.bench.grid import GridFile, SettingsFactory
     from stark.core.task import Task
 
-Kernelbench = Annotated[Path | None, typer.Option("--kernelbench", metavar="DIR", help="A KernelBench checkout.")]
+KernelBenchFolder = Annotated[Path | None, typer.Option("--kernelbench", metavar="DIR", help="A KernelBench checkout.")]
 Dataset = Annotated[Path | None, typer.Option("--dataset", metavar="DIR", help="A snapshot of KernelBench's data set.")]
-Files = Annotated[Path | None, typer.Option("--tasks", metavar="PATH", help="A task file, or a folder of them.")]
+TaskFiles = Annotated[Path | None, typer.Option("--tasks", metavar="PATH", help="A task file, or a folder of them.")]
+GridPath = Annotated[
+    Path | None,
+    typer.Option("--grid", metavar="FILE", help="Grid file, such as configs/table-1.toml. Options override it."),
+]
+Subset = Annotated[str | None, typer.Option(help="representative, paper or all (default: the grid file's, else all).")]
 Only = Annotated[
     list[str] | None, typer.Option("--only", help="level1, level1/26, level1/1-10 or '*Softmax*'; may be repeated.")
 ]
+Methods = Annotated[
+    list[str] | None, typer.Option("--method", help="May be repeated (default: the grid file's, else all five).")
+]
+Switches = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--switch",
+        metavar="A.B=C,...",
+        help="One more variant of each method, by settings of search, windows, anchors, prompts or roles; may be "
+        "repeated.",
+    ),
+]
+Seeds = Annotated[int | None, typer.Option(min=1, help="Number of seeds (default: the grid file's, else 1).")]
 StoreFolder = Annotated[Path, typer.Option("--store", metavar="DIR", help="The store.")]
+ParallelRuns = Annotated[int, typer.Option(min=1, help="Runs in parallel.")]
+AtOnce = Annotated[str | None, renamed_option("--at-once", "--parallel-runs")]
+Baselines = Annotated[bool | None, typer.Option(help="Also time torch.compile (default: the grid file's, else yes).")]
+BothScores = Annotated[
+    bool | None, typer.Option(help="Also judge each winner by the other score (default: the grid file's, else no).")
+]
+JudgeOnly = Annotated[
+    Path | None,
+    typer.Option(
+        "--judge-only",
+        metavar="DIR",
+        help="Judge the kernels of another tool instead of searching. Their names are KernelBench's: "
+        "level_1_problem_26_sample_0_kernel.py.",
+    ),
+]
 AttemptsPerRun = Annotated[int | None, typer.Option("--attempts", help="Attempts per run (default: 30).")]
 TokensPerRun = Annotated[int | None, typer.Option("--tokens", help="Limit on tokens per run.")]
 UsdPerRun = Annotated[float | None, typer.Option("--usd", help="Limit on US dollars per run (default: 10).")]
+DryRun = Annotated[bool, typer.Option("--dry-run", help="List the tasks and estimate the cost; start nothing.")]
 
 
 def bench(
-    kernelbench: Kernelbench = None,
+    kernelbench: KernelBenchFolder = None,
     dataset: Dataset = None,
-    tasks: Files = None,
-    grid_file: Annotated[
-        Path | None,
-        typer.Option(
-            "--grid",
-            metavar="FILE",
-            help="Grid file, such as configs/table-1.toml. Options override it.",
-        ),
-    ] = None,
-    subset: Annotated[
-        str | None, typer.Option(help="representative, paper or all (default: the grid file's, else all).")
-    ] = None,
+    tasks: TaskFiles = None,
+    grid_file: GridPath = None,
+    subset: Subset = None,
     only: Only = None,
-    method: Annotated[
-        list[str] | None, typer.Option("--method", help="May be repeated (default: the grid file's, else all five).")
-    ] = None,
-    switch: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--switch",
-            metavar="A.B=C,...",
-            help="One more variant of each method, by settings of search, windows, anchors, prompts or roles; may be "
-            "repeated.",
-        ),
-    ] = None,
-    seeds: Annotated[
-        int | None, typer.Option(min=1, help="Number of seeds (default: the grid file's, else 1).")
-    ] = None,
+    method: Methods = None,
+    switch: Switches = None,
+    seeds: Seeds = None,
     store: StoreFolder = Path("runs/bench"),
-    parallel_runs: Annotated[int, typer.Option(min=1, help="Runs in parallel.")] = 16,
-    at_once: Annotated[str | None, renamed_option("--at-once", "--parallel-runs")] = None,
-    baselines: Annotated[
-        bool | None, typer.Option(help="Also time torch.compile (default: the grid file's, else yes).")
-    ] = None,
-    both_scores: Annotated[
-        bool | None, typer.Option(help="Also judge each winner by the other score (default: the grid file's, else no).")
-    ] = None,
-    judge_only: Annotated[
-        Path | None,
-        typer.Option(
-            "--judge-only",
-            metavar="DIR",
-            help="Judge the kernels of another tool instead of searching. Their names are KernelBench's: "
-            "level_1_problem_26_sample_0_kernel.py.",
-        ),
-    ] = None,
+    parallel_runs: ParallelRuns = 16,
+    at_once: AtOnce = None,
+    baselines: Baselines = None,
+    both_scores: BothScores = None,
+    judge_only: JudgeOnly = None,
     precision: PrecisionName = None,
     score: ScoreName = None,
     target: TargetName = None,
@@ -108,18 +109,16 @@ def bench(
     allow_weak_sandbox: AllowWeakSandbox = None,
     config: SettingsFile = None,
     sets: Assignments = None,
-    dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="List the tasks and estimate the cost; start nothing.")
-    ] = False,
+    dry_run: DryRun = False,
 ) -> None:
     """Run a grid of task x method x switch x seed into one store. The same command continues with what is missing."""
     from stark.bench.grid import read_grid, settings_factory
 
     if judge_only is not None and (method or switch or seeds or attempts):
         raise UsageError("--judge-only does not search.", "Leave out --method, --switch, --seeds and --attempts.")
-    axes = {"subset": subset, "only": only, "methods": method, "switches": switch, "seeds": seeds}
-    axes |= {"baselines": baselines, "both_scores": both_scores, "config": str(config) if config else None}
-    grid = read_grid(grid_file, drop_unset(axes))
+    content = {"subset": subset, "only": only, "methods": method, "switches": switch, "seeds": seeds}
+    content |= {"baselines": baselines, "both_scores": both_scores, "config": str(config) if config else None}
+    grid = read_grid(grid_file, drop_unset(content))
     options = {
         **budget_options(attempts, tokens, usd, None),
         **evaluation_options(precision, score, target, evaluator, allow_weak_sandbox),

@@ -28,7 +28,7 @@ def report(
     from stark.report.header import header_facts
     from stark.report.kernelbench import runs_scored_by_mean, write_eval_results
     from stark.report.paper_tables import filled_tables
-    from stark.store.lookup import stored_timings
+    from stark.store.lookup import load_timings
 
     results = read_results(folder)
     found, facts = filled_tables(results), header_facts(results)
@@ -40,7 +40,7 @@ def report(
         missing = write_report(out, f"STARK: {folder.name}", facts, found, group_runs(results))
         screen.show_line(f"The report is in {out / 'report.html'}. {missing}".rstrip())
     if eval_results is not None:
-        timings = stored_timings(folder, runs_scored_by_mean(results))
+        timings = load_timings(folder, runs_scored_by_mean(results))
         count = len(write_eval_results(eval_results, results, timings))
         screen.show_line(
             f"Wrote {count} files eval_results.json into {eval_results}. They leave out tasks without a level."

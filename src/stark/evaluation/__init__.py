@@ -1,1 +1,1 @@
-"""How good a candidate is, and how sure that is: evaluators, confirmation of winners, bundles of evidence."""
+"""Evaluators, the final check of winners, and bundles of evidence."""

@@ -9,14 +9,14 @@ from stark.core.settings import EvaluationSettings
 from stark.evaluation.replay import ReplayEvaluator, StoredReports
 
 
-def open_evaluator(settings: EvaluationSettings, stored_reports: StoredReports | None = None) -> Evaluator:
-    """Open the evaluator that the settings name. A replay reads another run's folder with ``stored_reports``."""
+def open_evaluator(settings: EvaluationSettings, load_reports: StoredReports | None = None) -> Evaluator:
+    """Open the evaluator that the settings name. A replay reads another run's folder with ``load_reports``."""
     if settings.evaluator == "replay":
-        if stored_reports is None:
+        if load_reports is None:
             raise UsageError(
                 "The replay evaluator needs a function that reads a store.", "Open it through stark.run.api."
             )
-        return ReplayEvaluator(settings, stored_reports)
+        return ReplayEvaluator(settings, load_reports)
     evaluator: Evaluator = find_class("evaluator", settings.evaluator, BUILT_IN)(settings)
     return evaluator
 

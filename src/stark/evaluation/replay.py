@@ -19,11 +19,11 @@ StoredReports = Callable[[str], tuple[DeviceFacts, ReportsByRequest]]
 class ReplayEvaluator:
     """Answers only requests that a stored run answered before."""
 
-    def __init__(self, settings: EvaluationSettings, stored_reports: StoredReports) -> None:
+    def __init__(self, settings: EvaluationSettings, load_reports: StoredReports) -> None:
         if settings.folder is None:
             raise UsageError("The replay evaluator needs a run folder.", "Name it with --set evaluation.folder=DIR.")
         self._folder = settings.folder
-        self._device, self._reports = stored_reports(settings.folder)
+        self._device, self._reports = load_reports(settings.folder)
 
     async def __aenter__(self) -> Self:
         return self

@@ -206,3 +206,10 @@ def test_tasks_that_could_not_be_told_apart_are_refused(name):
         with pytest.raises(UsageError, match="number 1 of level 1") as refused:
             made()
         assert name in refused.value.message
+
+
+def test_a_grid_file_with_an_old_name_is_refused_with_the_new_one(tmp_path):
+    file = tmp_path / "grid.toml"
+    file.write_text("at_once = 4\n")
+    with pytest.raises(SettingsError, match="at_once, which is now the option --parallel-runs"):
+        read_grid(file, {})

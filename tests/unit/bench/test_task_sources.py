@@ -9,7 +9,7 @@ import pytest
 from fakes import TASK
 from stark.bench.task_sources import REPRESENTATIVE, list_checkout, list_dataset, list_files, select
 from stark.core.errors import TaskError, UsageError
-from stark.core.table_files import parquet_bytes
+from stark.core.table_files import format_parquet
 
 
 @pytest.fixture
@@ -77,7 +77,7 @@ def test_a_snapshot_of_the_data_set_is_read(tmp_path, kind):
     rows = [{"code": TASK, "level": 2, "name": f"{number}_Task", "problem_id": number} for number in (10, 9)]
     file = tmp_path / f"level_2.{kind}"
     if kind == "parquet":
-        file.write_bytes(parquet_bytes(rows))
+        file.write_bytes(format_parquet(rows))
     else:
         file.write_text(json.dumps(rows) if kind == "json" else "\n".join(map(json.dumps, rows)))
     listings = list_dataset(tmp_path)

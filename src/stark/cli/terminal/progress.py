@@ -24,27 +24,26 @@ class Progress:
         if event.kind is EventKind.LANDED and event.node is not None:
             if event.node.id == ROOT_ID:
                 self._root_ms = event.node.runtime_ms
-            self._line(
+            self._show_line(
                 f"{format_name(event.node.id):>5}  ",
                 format_verdict(event.node, self._root_ms),
                 format_headline(event.node),
             )
         elif event.kind is EventKind.BEGUN and event.node is not None:
-            doing = "repairs" if event.node.failed else "builds on"
-            self._line(f"{format_name(event.number):>5}  ", Text(f"{doing} {format_name(event.node.id)}", "dim"))
+            step = "repairs" if event.node.failed else "builds on"
+            self._show_line(f"{format_name(event.number):>5}  ", Text(f"{step} {format_name(event.node.id)}", "dim"))
         elif event.kind in (EventKind.ASKING, EventKind.EVALUATING):
-            what = (
-                f"asks the {event.text} agent" if event.kind is EventKind.ASKING else "is compiled, checked and timed"
-            )
-            self._line(f"{format_name(event.number):>5}  ", Text(what, "dim"))
+            is_call = event.kind is EventKind.ASKING
+            step = f"asks the {event.text} agent" if is_call else "is compiled, checked and timed"
+            self._show_line(f"{format_name(event.number):>5}  ", Text(step, "dim"))
         elif event.kind is EventKind.NOTE:
-            self._line("", Text(strip_control_chars(event.text), "yellow"))
+            self._show_line("", Text(strip_control_chars(event.text), "yellow"))
 
     def set_reference(self, nodes: Sequence[Node]) -> None:
         """Take the reference's time from a stored run."""
         self._root_ms = next((node.runtime_ms for node in nodes if node.id == ROOT_ID), None)
 
-    def _line(self, *parts: str | Text) -> None:
+    def _show_line(self, *parts: str | Text) -> None:
         console.print(Text.assemble(*parts))
 
 
@@ -57,9 +56,6 @@ class BaselineProgress:
     def __call__(self, name: str, report: EvalReport) -> None:
         if self._first_ms is None and report.timing is not None:
             self._first_ms = report.timing.median_ms
-        console.print(
-            Text.assemble(
-                f"{name:<28}", format_verdict(Node(1, ROOT_ID, Attempt(Role.GIVEN, None, report)), self._first_ms)
-            )
-        )
+        node = Node(1, ROOT_ID, Attempt(Role.GIVEN, None, report))
+        console.print(Text.assemble(f"{name:<28}", format_verdict(node, self._first_ms)))
         show_warnings(report_text.task_warnings(report) + report_text.timing_warnings(report))

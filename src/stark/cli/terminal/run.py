@@ -12,18 +12,6 @@ from rich.table import Table
 from rich.text import Text
 
 from stark.cli.terminal.command import format_command
-from stark.core.records import EndReason, Final
-from stark.core.tree import ROOT_ID, Attempt, Node, Role
-from stark.models.open import describe_model
-from stark_worker.protocol import report_text
-from stark_worker.protocol.codec import to_json
-from stark_worker.protocol.report import EvalReport
-from stark_worker.protocol.report_text import strip_control_chars
-from stark_worker.protocol.request import Score
-
-if TYPE_CHECKING:  # at run time these load the agents, which would slow `stark --help` down
-    from stark.run.estimate import Estimate
-    from stark.run.result import Result
 from stark.cli.terminal.screen import (
     console,
     format_fact,
@@ -36,6 +24,18 @@ from stark.cli.terminal.screen import (
     show_facts,
     show_warnings,
 )
+from stark.core.records import EndReason, Final
+from stark.core.tree import ROOT_ID, Attempt, Node, Role
+from stark.models.open import describe_model
+from stark_worker.protocol import report_text
+from stark_worker.protocol.codec import to_json
+from stark_worker.protocol.report import EvalReport
+from stark_worker.protocol.report_text import strip_control_chars
+from stark_worker.protocol.request import Score
+
+if TYPE_CHECKING:  # at run time these load the agents, which would slow `stark --help` down
+    from stark.run.estimate import Estimate
+    from stark.run.result import Result
 
 RAISED_LIMIT = {  # the option that lets a run continue after this ending
     EndReason.DONE: " --attempts N",
@@ -126,7 +126,7 @@ def show_verdict(report: EvalReport, reference: EvalReport, as_json: bool) -> No
     """Show the report on one candidate."""
     warnings = report_text.task_warnings(reference) + report_text.timing_warnings(reference, report)
     if as_json:
-        console.out(_verdict_as_json(report, reference, warnings), highlight=False)
+        console.out(_format_json(report, reference, warnings), highlight=False)
         return
     node = Node(1, ROOT_ID, Attempt(Role.GIVEN, None, report))
     root_ms = reference.timing.median_ms if reference.timing else None
@@ -139,7 +139,7 @@ def show_verdict(report: EvalReport, reference: EvalReport, as_json: bool) -> No
         console.print(format_title("Log"), Text(strip_control_chars(report.log)))
 
 
-def _verdict_as_json(report: EvalReport, reference: EvalReport, warnings: Sequence[str]) -> str:
+def _format_json(report: EvalReport, reference: EvalReport, warnings: Sequence[str]) -> str:
     """Return the report as JSON, with medians, intervals and warnings."""
     timing = report.timing
     more = {

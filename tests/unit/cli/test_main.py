@@ -1,0 +1,33 @@
+"""Options of the program itself, old names, and exit codes."""
+
+from __future__ import annotations
+
+from importlib.metadata import version
+
+from typer.testing import CliRunner
+
+from stark.cli.exit_codes import MEANINGS, ExitCode, format_exit_codes
+from stark.cli.main import app
+from stark.core import errors
+
+
+def test_the_version_is_printed():
+    done = CliRunner().invoke(app, ["--version"])
+    assert (done.exit_code, done.stdout) == (0, f"stark {version('stark-kernels')}\n")
+
+
+def test_an_old_option_names_the_new_one():
+    refused = CliRunner().invoke(app, ["bench", "--at-once", "4"]).exception
+    assert isinstance(refused, errors.UsageError)
+    assert refused.message == "The option --at-once is now called --parallel-runs."
+    assert refused.next_step == "Give --parallel-runs 4."
+
+
+def test_an_old_option_is_not_in_the_help():
+    assert "--at-once" not in CliRunner().invoke(app, ["bench", "--help"]).stdout
+
+
+def test_every_exit_code_has_a_meaning():
+    of_errors = {kind.exit_code for kind in vars(errors).values() if isinstance(kind, type)}
+    assert of_errors | set(ExitCode) | {0} == set(MEANINGS)
+    assert format_exit_codes().startswith("Exit codes: 0 success")
