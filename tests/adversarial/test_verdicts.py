@@ -61,7 +61,7 @@ def test_the_benchmark_fails_for_what_gets_through_unless_it_is_known_to(monkeyp
     assert not trust.holds({"exploits": {"one": stopped, "two": fooled}})
 
 
-def test_without_a_rival_nothing_is_said_about_the_time():
+def test_without_an_opponent_nothing_is_said_about_the_time():
     assert zoo.true_share(EvalReport(Outcome.OK, Timing(TRUE_MS))) is None
 
 

@@ -50,7 +50,7 @@ def test_one_that_is_right_for_one_shape_alone(judge):
     assert list(labels.other_shapes.values()) == ["runtime error", "runtime error"]
 
 
-def test_the_referee_of_a_strangers_task_works_confined(judge):
+def test_the_referee_of_an_untrusted_task_works_confined(judge):
     report = judge(KERNEL[Target.TRITON], Target.TRITON, untrusted_task=True, opponent_source=SMALL)
     assert "Landlock" in report.reference_isolation.details
     assert "seccomp" in report.reference_isolation.details

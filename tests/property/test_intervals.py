@@ -36,7 +36,7 @@ def test_nothing_is_faster_than_itself(samples):
 
 
 @given(times, st.floats(0.1, 0.9))
-def test_what_is_always_faster_is_called_so_and_its_rival_slower(samples, factor):
+def test_what_is_always_faster_is_called_so_and_its_opponent_slower(samples, factor):
     quick = [factor * sample for sample in samples]
     assert ratio_interval(quick, samples)[1] < 1.0 < ratio_interval(samples, quick)[0]
 

@@ -37,9 +37,10 @@ class Begun:
 
 def parse_line(line: str) -> Finding | Begun | None:
     """Return the record in a line of the doctor's output; None for any other line."""
-    for kind in (Finding, Begun):
-        with contextlib.suppress(ProtocolError):
-            return from_json(kind, line)
+    with contextlib.suppress(ProtocolError):
+        return from_json(Finding, line)
+    with contextlib.suppress(ProtocolError):
+        return from_json(Begun, line)
     return None
 
 

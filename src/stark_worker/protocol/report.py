@@ -122,7 +122,7 @@ class EvalReport:
 
     ``timing`` is set exactly if the outcome is ok. ``rule`` names the broken rule if the outcome is ``rejected``.
     ``log`` is the output of the compiler or the run, or where the result differs, cut to what a reader needs.
-    ``checks`` holds facts about how the candidate was judged, as text for a reader. Old reports have other names too.
+    ``checks`` holds facts about how the candidate was judged, as text for a reader. Old reports have other keys too.
     ``opponent`` holds the opponent's times, sample by sample in turns with the candidate's.
     ``built`` is false if the candidate was never loaded. ``isolation`` is that of the process that built or ran it.
     ``seeds`` are those of the weights, the checked inputs and the calls on them. The candidate never receives those

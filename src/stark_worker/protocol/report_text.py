@@ -37,13 +37,15 @@ def median_facts(report: EvalReport) -> list[Fact]:
 def task_warnings(reference: EvalReport) -> list[str]:
     """Return the reasons why a verdict on this task means little."""
     reasons = reference.degenerate
-    return [f"The task tests nothing, so that being correct says little: {reasons}"] if reasons else []
+    return [f"The task tests nothing, so a correct result means little: {reasons}"] if reasons else []
 
 
 def timing_warnings(*reports: EvalReport) -> list[str]:
     """Return the reasons why the times of these reports are in doubt."""
     texts = dict.fromkeys(report.busy_warning for report in reports if report.busy_warning)
-    return [f"The times may be off: {text}. Repeat it on a quiet machine before you rely on them." for text in texts]
+    return [
+        f"The times may be off: {text}. Measure again on a quiet machine before you rely on them." for text in texts
+    ]
 
 
 def strip_control_chars(text: str) -> str:

@@ -57,7 +57,7 @@ class KernelBenchVersion(enum.StrEnum):
 
 
 class Build(enum.StrEnum):
-    """How extensions are compiled: with light headers where they suffice, or exactly as torch does it."""
+    """The way extensions are compiled: with light headers if they suffice, or exactly as torch does."""
 
     FAST = "fast"
     STOCK = "stock"

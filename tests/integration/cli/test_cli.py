@@ -7,7 +7,6 @@ import os
 import signal
 import sqlite3
 import subprocess
-import sys
 import time
 from pathlib import Path
 
@@ -15,24 +14,11 @@ import pytest
 
 import stark
 from fakes import TASK, digest
-from paths import TESTS
 from stark.analysis.results import read_results
+from stark_process import command, environment, stark_command
 from waiting import stored, wait_until
 
 OPTIONS = ["--model", "fakes:PretendModel", "--evaluator", "fakes:HashEvaluator"]
-
-
-def environment(**extra: str) -> dict[str, str]:
-    kept = {name: value for name, value in os.environ.items() if not name.endswith("_API_KEY")}
-    return {**kept, "PYTHONPATH": str(TESTS), "NO_COLOR": "1", "COLUMNS": "200", **extra}
-
-
-def command(*words: object) -> list[str]:
-    return [sys.executable, "-m", "stark.cli", *map(str, words)]
-
-
-def stark_command(*words: object, **extra: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(command(*words), capture_output=True, text=True, env=environment(**extra))
 
 
 @pytest.fixture
@@ -380,7 +366,7 @@ def kernel(tmp_path):
 
 
 TROUBLED = ["--evaluator", "fakes:TroubledEvaluator"]
-TESTS_NOTHING = "The task tests nothing, so that being correct says little: Zeros are accepted."
+TESTS_NOTHING = "The task tests nothing, so a correct result means little: Zeros are accepted."
 
 
 def test_a_verdict_shows_the_interval_of_the_median(task, kernel):

@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 import tempfile
 import zipfile
 from dataclasses import replace
@@ -17,20 +14,14 @@ from adversarial.processes import CHANNELS, as_ordinary_user
 from conformance.evaluator import KERNEL, RIGHT, TASK
 from fakes import TASK as PRETEND_TASK
 from fakes import digest as hashed
-from paths import TESTS
 from stark.evaluation.bundle import Bundle, pack, unpack
+from stark_process import stark_command
 from stark_worker.protocol.errors import MachineryFault, Outcome, TaskFault
 from stark_worker.protocol.isolation import Level
 from stark_worker.protocol.request import Limits
 from worker_fixture import running_worker
 
 PRETEND = ["--evaluator", "fakes:HashEvaluator"]
-
-
-def stark_command(*words: object, **extra: str) -> subprocess.CompletedProcess[str]:
-    environment = {**os.environ, "PYTHONPATH": str(TESTS), "NO_COLOR": "1", "COLUMNS": "200", **extra}
-    command = [sys.executable, "-m", "stark.cli", *map(str, words)]
-    return subprocess.run(command, capture_output=True, text=True, env=environment)
 
 
 @pytest.fixture(scope="module")
@@ -86,7 +77,7 @@ def test_a_claim_that_does_not_hold_is_exit_code_3(bundle, tmp_path, outcome, sa
     assert (done.returncode, said in done.stdout) == (3, True), done.stdout + done.stderr
 
 
-def test_with_a_task_of_ones_own_no_stranger_is_run(bundle, tmp_path):
+def test_with_a_task_of_ones_own_no_untrusted_task_is_run(bundle, tmp_path):
     task = tmp_path / "mine.py"
     task.write_text(PRETEND_TASK + "# mine\n")
     done = stark_command("verify", bundle, "--task", task, *PRETEND)
@@ -175,7 +166,7 @@ def secret(tmp_path_factory):
 
 
 @pytest.mark.parametrize("name", REFUSED)
-def test_a_strangers_task_is_confined(worker, secret, name):
+def test_an_untrusted_task_is_confined(worker, secret, name):
     task = TASK + TRIES + REFUSED[name].format(secret=secret)
     request = replace(RIGHT, task_source=task, untrusted_task=True)
     report = worker.judge(request)
@@ -202,7 +193,7 @@ def test_without_being_asked_for_it_is_not(worker, secret):
 
 
 @pytest.mark.parametrize("name", FORGED)
-def test_a_strangers_task_that_speaks_for_the_referee_harms_nobody(worker, secret, name):
+def test_an_untrusted_task_that_speaks_for_the_referee_harms_nobody(worker, secret, name):
     does, says = FORGED[name]
     message = json.dumps({"did": says}).encode()
     says_it = f"[os.write(number, {message!r}) for number in channels()]\nimport time; time.sleep(60)"

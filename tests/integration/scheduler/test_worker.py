@@ -98,6 +98,12 @@ def judge_source(judge):
     )
 
 
+def test_a_complaint_about_a_dtype_is_marked(judge_source):
+    report = judge_source(forward("return x @ x.T.double()"))
+    assert report.outcome is Outcome.RUNTIME_ERROR
+    assert report.dtype_mismatch, report.log
+
+
 def test_the_reference_is_judged_like_any_candidate(judge):
     report = judge(REFERENCE)
     assert report.outcome is Outcome.OK, report.log

@@ -33,7 +33,7 @@ def test_what_is_not_to_be_flushed_is_not(flushed, monkeypatch):
     """The steps before a call, on memory of the host."""
     memory = object.__new__(DeviceMemory)  # the arena itself needs a GPU
     memory._flush = torch.ones(4) if flushed else None
-    memory._gate, memory.opened, memory._held_back_ms = torch.zeros(1), 6, 0.0
+    memory._gate, memory.opened, memory._delay_ms = torch.zeros(1), 6, 0.0
     done: list[str] = []
     monkeypatch.setattr(torch.cuda, "_sleep", lambda _: done.append("held back"))
     memory._begun = SimpleNamespace(record=lambda: done.append("begun"), elapsed_time=lambda _: 0.25)

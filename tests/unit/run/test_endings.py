@@ -195,7 +195,7 @@ def test_a_run_without_a_faster_kernel_says_so(task, tmp_path, monkeypatch):
     ("report", "told"),
     [
         (EvalReport(Outcome.WRONG_RESULT, log="Output 0 differs."), "wrong result. It does not agree with itself"),
-        (EvalReport(Outcome.RUNTIME_ERROR, log="mat1 and mat2 must have the same dtype"), "--precision bf16"),
+        (EvalReport(Outcome.RUNTIME_ERROR, log="mat1 and mat2 must match", dtype_mismatch=True), "--precision bf16"),
     ],
 )
 def test_a_task_that_does_not_work_says_what_it_may_be(task, monkeypatch, report, told):
