@@ -241,7 +241,7 @@ class TroubledEvaluator(HashEvaluator):
 
     async def evaluate(self, request: EvalRequest) -> EvalReport:
         if "# broken" in request.task_source:
-            raise TaskError("The task does not work by itself. It is broken.", "Fix it.")
+            raise TaskError("The task's own code does not work. It is broken.", "Fix it.")
         if "# fault" in request.task_source and not Path(os.environ["REPAIRED"]).exists():
             raise EvaluatorError("The GPU fell off the bus.", "Put it back and go on.")
         report = await super().evaluate(request)

@@ -10,7 +10,6 @@ import sys
 from contextlib import closing
 
 import pytest
-from test_cli import command, environment, stark_command
 
 from conformance.evaluator import KERNEL
 from conformance.evaluator import TASK as REAL_TASK
@@ -18,6 +17,7 @@ from fakes import TASK, answer
 from paths import ROOT
 from stark.analysis.results import read_results
 from stark.store.open import open_store
+from stark_process import command, environment, stark_command
 from stub_server import Behaviour, StubServer
 from waiting import wait_until
 
@@ -36,8 +36,7 @@ def tasks(tmp_path):
 
 
 def bench(tasks, store, *words, **extra):
-    words = command("bench", "--tasks", tasks, "--store", store, *words)
-    return subprocess.run(words, capture_output=True, text=True, env=environment(**extra))
+    return stark_command("bench", "--tasks", tasks, "--store", store, *words, **extra)
 
 
 def report_of(store, folder):
@@ -63,7 +62,7 @@ def kill_in_the_middle(words, **extra):
 
 
 def test_a_killed_grid_of_all_methods_ends_with_the_report_of_an_undisturbed_one(tasks, tmp_path):
-    """Eight tasks, the five methods, a model server on this machine; killed in the middle."""
+    """Three tasks, the five methods, a model server on this machine; killed in the middle."""
 
     def behave(body):
         prompt = body["messages"][-1]["content"]
@@ -71,7 +70,7 @@ def test_a_killed_grid_of_all_methods_ends_with_the_report_of_an_undisturbed_one
 
     with StubServer(behave) as server:
         options = ["--model", "stub", "--base-url", f"{server.url}/v1", "--tokens", 10**9, "--attempts", 2]
-        options += ["--evaluator", "fakes:HashEvaluator"]
+        options += ["--evaluator", "fakes:HashEvaluator", "--only", "task[0-2]"]
         disturbed, whole = tmp_path / "disturbed", tmp_path / "whole"
         kill_in_the_middle(["bench", "--tasks", tasks, "--store", disturbed, *options], OPENAI_API_KEY="none")
         assert not all(run.complete for run in read_results(disturbed))
@@ -81,7 +80,7 @@ def test_a_killed_grid_of_all_methods_ends_with_the_report_of_an_undisturbed_one
     reports = [report_of(store, tmp_path / f"report-{store.name}") for store in (disturbed, whole)]
     assert reports[0] == reports[1]
     searches = [run for run in read_results(whole) if run.kind == "search"]
-    assert len(searches) == 8 * 5
+    assert len(searches) == 3 * 5
     assert all(run.metrics.attempts == 2 for run in searches)
 
 
@@ -89,7 +88,7 @@ def test_what_is_done_is_skipped_and_a_larger_budget_goes_on(tasks, tmp_path):
     store, options = tmp_path / "store", [*PRETEND, "--method", "reflexion", "--only", "task[01]", "--both-scores"]
     assert bench(tasks, store, *options, "--attempts", 2).returncode == 0
     again = bench(tasks, store, *options, "--attempts", 2)
-    assert "Everything was done before." in again.stdout
+    assert "Nothing was left to do." in again.stdout
     assert bench(tasks, store, *options, "--attempts", 4).returncode == 0
     results = read_results(store)
     assert [run.metrics.attempts for run in results if run.kind == "search"] == [4, 4]
@@ -99,7 +98,7 @@ def test_what_is_done_is_skipped_and_a_larger_budget_goes_on(tasks, tmp_path):
 
 @pytest.mark.parametrize(("model", "money"), [("PretendModel", "$0.00"), ("UnpricedModel", "price not known")])
 def test_progress_tells_the_money_where_prices_are_known(tasks, tmp_path, model, money):
-    words = ["--model", f"pretend:{model}", "--evaluator", "fakes:HashEvaluator", "--tokens", 10**6]
+    words = ["--model", f"fakes:{model}", "--evaluator", "fakes:HashEvaluator", "--tokens", 10**6]
     words += ["--method", "sampling", "--only", "task[01]", "--attempts", 2, "--no-baselines"]
     done = bench(tasks, tmp_path / "store", *words)
     assert f"[4/4 attempts, {money}; about 0.0 h" in " ".join(done.stdout.split())
@@ -154,10 +153,10 @@ def test_a_benchmark_of_which_nothing_could_be_searched_fails_and_its_report_say
     options = [*TROUBLED, "--method", "sampling", "--attempts", 1]
     for done in [bench(tasks, store, *options, "--only", "task[01]") for _ in range(2)]:  # the second is as fruitless
         assert done.returncode == 2
-        assert "Nothing could be searched or judged" in done.stderr
-        assert f"stark report {store} names them" in done.stderr
+        assert "No task is usable" in done.stderr
+        assert f" report {store}" in done.stderr
     assert report_of(store, tmp_path / "report")["broken.csv"] == [
-        {"task": "task1", "score": "verified", "why": "The task does not work by itself. It is broken. Fix it."}
+        {"task": "task1", "score": "verified", "why": "The task's own code does not work. It is broken. Fix it."}
     ]
     assert bench(tasks, store, *options, "--only", "task[0-2]").returncode == 0, "one of them could"
 
@@ -170,13 +169,13 @@ def test_kernels_for_tasks_that_do_not_work_are_not_judged(tmp_path):
     (made / "level_1_problem_1_sample_0_kernel.py").write_text(KERNEL)
     words = ["bench", "--kernelbench", tmp_path, "--judge-only", made, "--store", tmp_path / "store", *TROUBLED]
     done = stark_command(*words)
-    assert (done.returncode, "Nothing could be searched or judged" in done.stderr) == (2, True)
+    assert (done.returncode, "No task is usable" in done.stderr) == (2, True)
 
 
 def test_a_machinery_that_is_down_ends_the_benchmark(tasks, tmp_path):
     for path in tasks.iterdir():
         path.write_text(f"# fault in {path.name}\n{TASK}")
-    options = [*TROUBLED, "--at-once", 1, "--no-baselines"]
+    options = [*TROUBLED, "--parallel-runs", 1, "--no-baselines"]
     done = bench(tasks, tmp_path / "store", *options, REPAIRED=tmp_path / "never")
     assert done.returncode == 6
     assert done.stdout.count("infrastructure fault") == 3 + 1  # one line each, and the summary
@@ -186,7 +185,7 @@ def test_a_machinery_that_is_down_ends_the_benchmark(tasks, tmp_path):
 @pytest.mark.parametrize("option", ["--tasks", "--kernelbench", "--dataset"])
 def test_a_place_that_is_not_there_is_named(tmp_path, option):
     refused = stark_command("bench", option, tmp_path / "nowhere", *PRETEND)
-    assert (refused.returncode, f"There is no {tmp_path / 'nowhere'}." in refused.stderr.replace("\n", "")) == (2, True)
+    assert (refused.returncode, f"{tmp_path / 'nowhere'} does not exist." in refused.stderr.replace("\n", "")) == (2, True)
 
 
 def test_a_full_disk_ends_the_benchmark_and_the_same_command_goes_on(tasks, tmp_path):
@@ -204,7 +203,7 @@ def test_a_full_disk_ends_the_benchmark_and_the_same_command_goes_on(tasks, tmp_
 def test_a_stopped_benchmark_lets_attempts_land_and_goes_on(tasks, tmp_path):
     store, held = tmp_path / "store", tmp_path / "held"
     slow = ["--model", "fakes:HeldModel", "--evaluator", "fakes:HashEvaluator", "--method", "sampling"]
-    words = ["bench", "--tasks", tasks, "--store", store, *slow, "--attempts", 3, "--no-baselines", "--at-once", 4]
+    words = ["bench", "--tasks", tasks, "--store", store, *slow, "--attempts", 3, "--no-baselines", "--parallel-runs", 4]
     held.touch()
     process = subprocess.Popen(command(*words), stdout=subprocess.PIPE, text=True, env=environment(HELD_BY=str(held)))
     wait_until(lambda: (store / "stark.db").exists() and _landed(store))
@@ -240,14 +239,14 @@ def test_a_dry_run_lists_the_tasks_and_starts_nothing(tasks, tmp_path):
 @pytest.mark.parametrize(
     ("model", "limits", "told"),
     [
-        ("PretendModel", [], "stop before they have spent $80.00 together."),
-        ("PretendModel", ["--tokens", 500], "stop before they have spent $80.00 or 4,000 tokens together."),
-        ("UnpricedModel", ["--tokens", 500], "stop before they have spent 4,000 tokens together."),
+        ("PretendModel", [], "stop before they have spent $80.00."),
+        ("PretendModel", ["--tokens", 500], "stop before they have spent $80.00 or 4,000 tokens."),
+        ("UnpricedModel", ["--tokens", 500], "stop before they have spent 4,000 tokens."),
         ("UnpricedModel", [], "the runs need --tokens to start."),
     ],
 )
 def test_a_dry_run_promises_no_limit_that_does_not_hold(tasks, tmp_path, model, limits, told):
-    words = ["--dry-run", "--model", f"pretend:{model}", "--method", "sampling", *limits]
+    words = ["--dry-run", "--model", f"fakes:{model}", "--method", "sampling", *limits]
     done = bench(tasks, tmp_path / "store", *words)
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout.endswith(f"{told} Nothing was started.\n")
@@ -394,7 +393,7 @@ def test_kernels_of_another_tool_are_judged_for_real_by_both_scores(tmp_path):
         "--no-baselines",
         "--allow-weak-sandbox",
     ]
-    done = subprocess.run(command(*words), capture_output=True, text=True, env=environment())
+    done = stark_command(*words)
     assert done.returncode == 0, done.stderr
     results = read_results(tmp_path / "store")
     assert {run.score for run in results} == {"verified", "kernelbench HEAD"}
@@ -408,7 +407,7 @@ def test_a_grid_with_the_real_evaluator(tmp_path):
     words = ["bench", "--tasks", ROOT / "examples" / "tasks" / "gated_activation.py", "--method", "stark"]
     words += ["--model", f"scripted:{ROOT / 'examples' / 'conversations' / 'first-run'}", "--attempts", 1]
     words += ["--store", tmp_path / "store", "--no-baselines", "--allow-weak-sandbox"]
-    done = subprocess.run(command(*words), capture_output=True, text=True, env=environment())
+    done = stark_command(*words)
     assert done.returncode == 0, done.stderr
     (run,) = read_results(tmp_path / "store")
     assert (run.metrics.attempts, run.ending.reason) == (1, "attempts")

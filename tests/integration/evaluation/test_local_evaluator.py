@@ -11,7 +11,6 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from integration.test_worker import running
 
 from conformance.evaluator import REFERENCE, RIGHT, evaluate
 from stark.core.errors import EvaluatorError
@@ -23,7 +22,7 @@ from stark_worker.protocol.errors import GpuUnhealthy, MachineryFault, Outcome
 from stark_worker.protocol.report import EvalReport
 from stark_worker.protocol.request import Target
 from stark_worker.scheduler import lane, worker
-from worker_fixture import below
+from worker_fixture import below, is_running
 
 
 @pytest.fixture(autouse=True)
@@ -58,14 +57,14 @@ def test_cancelling_ends_everything_the_candidate_started(tmp_path, monkeypatch)
     async def cancel_midway():
         async with open_evaluator(EvaluationSettings(allow_weak_sandbox=True)) as evaluator:
             evaluation = asyncio.create_task(evaluator.evaluate(replace(RIGHT, candidate_source=ENDLESS)))
-            while not running("sleep", "7531.5"):
+            while not is_running("sleep", "7531.5"):
                 await asyncio.sleep(0.1)
             evaluation.cancel()
             with pytest.raises(asyncio.CancelledError):
                 await evaluation
 
     asyncio.run(cancel_midway())
-    assert not running("sleep", "7531.5")
+    assert not is_running("sleep", "7531.5")
     assert list(tmp_path.iterdir()) == []
 
 
@@ -91,9 +90,9 @@ raise ValueError(" ".join(seen))
 
 def test_a_fault_of_the_machinery_is_retried_and_then_told(tmp_path, monkeypatch):
     starts = pretend_worker(tmp_path, monkeypatch, "echo 'the disk is full' >&2; exit 3")
-    with pytest.raises(EvaluatorError, match=r"no fault of the candidate: .*the disk is full") as told:
+    with pytest.raises(EvaluatorError, match=r"not the candidate's fault: .*the disk is full") as told:
         asyncio.run(evaluate(open_evaluator(EvaluationSettings(allow_weak_sandbox=True, retries=2)), REFERENCE))
-    assert "give the command again, or `stark resume` where a run had begun" in told.value.next_step
+    assert "give the command again, or `stark resume` if a run had begun" in told.value.next_step
     assert "`stark doctor`" in told.value.next_step
     assert starts() >= 4  # two parents, and a new one for each retry
 
@@ -108,7 +107,7 @@ def test_a_worker_that_hangs_is_ended_and_not_tried_again(tmp_path, monkeypatch)
         evaluate(open_evaluator(EvaluationSettings(allow_weak_sandbox=True)), replace(RIGHT, candidate_source=""))
     )
     assert report.outcome is Outcome.TIMEOUT  # the reference was in time, so it is the candidate
-    assert not running("sleep", "6420.75")
+    assert not is_running("sleep", "6420.75")
 
 
 SLEEPING = "import subprocess\nsubprocess.run(['sleep', '6420.25'])"
@@ -150,7 +149,7 @@ def test_whoever_is_killed_the_next_evaluation_is_normal(name):
     killed, right = evaluated_while(name, SLEEPING)
     assert killed.outcome in (Outcome.CRASH, Outcome.OUT_OF_MEMORY), killed
     assert right.outcome is Outcome.OK, right
-    assert not running("sleep", "6420.25")
+    assert not is_running("sleep", "6420.25")
 
 
 @pytest.mark.skipif(Path("/dev/nvidia0").exists(), reason="this machine has a GPU")
@@ -159,7 +158,7 @@ def test_a_gpu_target_on_a_machine_without_a_gpu_says_what_is_missing():
         async with open_evaluator(EvaluationSettings(target=Target.CUDA)) as evaluator:
             await evaluator.device()
 
-    with pytest.raises(EvaluatorError, match=r"no fault of the candidate: .*GPU"):
+    with pytest.raises(EvaluatorError, match=r"not the candidate's fault: .*GPU"):
         asyncio.run(ask())
 
 

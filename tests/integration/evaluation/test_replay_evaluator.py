@@ -15,7 +15,7 @@ from stark.bench.grid import make_grid, settings_factory
 from stark.bench.runner import run_grid
 from stark.core.errors import EvaluatorError
 from stark.core.task import Task
-from stark.store.lookup import stored_reports, stored_timings
+from stark.store.lookup import load_reports, load_timings
 from stark.store.open import open_store
 from stark_worker.protocol.report import Timing
 from stark_worker.protocol.request import Entry, Score
@@ -70,11 +70,13 @@ def test_a_store_with_both_scores_gives_each_its_own_report(task, tmp_path):
     cells = make_grid([Task("task", TASK)], ["sampling"], [], 1, settings_of)
     ignored = lambda cell, ending, standing: None  # noqa: E731
     asyncio.run(run_grid(cells, tmp_path / "store", 1, ignored, both_scores=True))
-    _, judged = stored_reports(str(tmp_path / "store"))
-    told = {key[3]: report.timing.median_ms for key, report in judged.items() if key[2] == Entry.REFERENCE and not key[4]}
+    _, judged = load_reports(str(tmp_path / "store"))
+    told = {
+        key[3]: report.timing.median_ms for key, report in judged.items() if key[2] == Entry.REFERENCE and not key[4]
+    }
     assert told == {Score.VERIFIED: 10.0, Score.KERNELBENCH: 20.0}
     (theirs,) = [run for run in read_results(tmp_path / "store") if run.score.startswith("kernelbench")]
-    assert stored_timings(tmp_path / "store", [theirs.run_id])[theirs.run_id, 0] == Timing((20.0,))
+    assert load_timings(tmp_path / "store", [theirs.run_id])[theirs.run_id, 0] == Timing((20.0,))
 
 
 def test_a_final_is_given_by_the_score_it_is_asked_for(task, tmp_path):

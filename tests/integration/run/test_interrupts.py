@@ -7,7 +7,6 @@ import os
 import re
 import signal
 import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from contextlib import closing
@@ -16,8 +15,9 @@ from threading import Event, Thread
 
 from stark.core.tree import Node
 from stark.store.open import open_store
+from stark_process import command, environment, stark_command
 from waiting import stored, wait_until
-from worker_fixture import GONE_S, below
+from worker_fixture import EXIT_TIMEOUT_S, below
 
 TASK = """\
 import torch
@@ -40,16 +40,7 @@ def get_inputs():
 def get_init_inputs():
     return []
 """
-ATTEMPTS = 4
-
-
-def command(*words: object) -> list[str]:
-    return [sys.executable, "-m", "stark.cli", *map(str, words)]
-
-
-def environment(cache: Path) -> dict[str, str]:
-    """With a cache of its own: where everything is built already, no compiler is to be interrupted."""
-    return {**os.environ, "NO_COLOR": "1", "COLUMNS": "200", "XDG_CACHE_HOME": str(cache)}
+ATTEMPTS = 3
 
 
 @contextlib.contextmanager
@@ -57,11 +48,11 @@ def begun(task: Path, folder: Path) -> Iterator[tuple[subprocess.Popen[str], dic
     """A run in a process group of its own, and every process that was ever seen below it."""
     words = ["optimize", task, "--allow-weak-sandbox", "--attempts", ATTEMPTS, "--run", folder]
     process = subprocess.Popen(
-        command(*words, "--set", "evaluation.torch_compile=false"),
+        command(*words, "--set", "evaluation.torch_compile=false", "--set", "evaluation.final=false"),
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
-        env=environment(folder.parent),
+        env=environment(XDG_CACHE_HOME=str(folder.parent)),  # nothing is built there, so a compiler works
         start_new_session=True,
     )
     seen: dict[int, str] = {}
@@ -91,7 +82,7 @@ def wait_until_in_the_middle(folder: Path, seen: dict[int, str], process_name: s
 
 def left_of(seen: dict[int, str]) -> set[str]:
     """The names of those that are still there; who is just ending gets a moment."""
-    until = time.monotonic() + GONE_S
+    until = time.monotonic() + EXIT_TIMEOUT_S
     while (found := {name for number, name in seen.items() if is_alive(number)}) and time.monotonic() < until:
         time.sleep(0.05)
     return found
@@ -118,12 +109,11 @@ def test_ctrl_c_while_a_compiler_works_loses_nothing_and_leaves_nobody(tmp_path)
         assert process.returncode == 130, out + err
         assert left_of(seen) == set()
     assert "Ended by: stopped" in out
-    assert re.search(rf"^Go on: +.*resume {re.escape(str(folder))}", out, re.MULTILINE), out
+    assert re.search(rf"^Continue: +.*resume {re.escape(str(folder))}", out, re.MULTILINE), out
     assert "Traceback" not in err
     stopped = nodes_of(folder)
     assert 2 <= len(stopped) <= ATTEMPTS
-    again = command("resume", folder)
-    finished = subprocess.run(again, capture_output=True, text=True, env=environment(tmp_path))
+    finished = stark_command("resume", folder, XDG_CACHE_HOME=str(tmp_path))
     assert finished.returncode in (0, 3), finished.stderr  # how fast it is depends on the machine
     nodes = nodes_of(folder)
     assert nodes[: len(stopped)] == stopped
