@@ -44,7 +44,7 @@ def timing_warnings(*reports: EvalReport) -> list[str]:
     """Return the reasons why the times of these reports are in doubt."""
     texts = dict.fromkeys(report.busy_warning for report in reports if report.busy_warning)
     return [
-        f"The times may be off: {text}. Measure again on a quiet machine before you rely on them." for text in texts
+        f"The times may be off: {text}. Measure again on a quiet machine." for text in texts
     ]
 
 
