@@ -319,7 +319,7 @@ WAITED = "\nimport torch._inductor.async_compile as pool\n\npool.AsyncCompile.wa
 COMPILED_ONCE = """
 import json, os, pathlib
 
-class Looking(ModelNew):
+class ModelNew(ModelNew):
     looked = False
 
     def forward(self, x):
@@ -349,7 +349,7 @@ def test_what_max_autotune_had_compiled_for_it_is_not_compiled_again(judge):
     product = SMALL.replace("torch.relu(x * 2.0 + self.bias)", "x @ (x.T @ (x + self.bias))")
     source, _ = baseline_source(product, "torch.compile max-autotune")
     limits = replace(LIMITS, run_s=DEADLINE_S)
-    report = judge(product, source + WAITED + COMPILED_ONCE, Target.CUDA, "Looking", limits)
+    report = judge(product, source + WAITED + COMPILED_ONCE, Target.CUDA, limits=limits)
     assert report.outcome is Outcome.OK, report.log
 
 
