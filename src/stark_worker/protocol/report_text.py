@@ -43,9 +43,7 @@ def task_warnings(reference: EvalReport) -> list[str]:
 def timing_warnings(*reports: EvalReport) -> list[str]:
     """Return the reasons why the times of these reports are in doubt."""
     texts = dict.fromkeys(report.busy_warning for report in reports if report.busy_warning)
-    return [
-        f"The times may be off: {text}. Measure again on a quiet machine." for text in texts
-    ]
+    return [f"The times may be off: {text}. Measure again on a quiet machine." for text in texts]
 
 
 def strip_control_chars(text: str) -> str:
