@@ -150,7 +150,7 @@ class Reference:
         return sum(map(nbytes, (*self.first.inputs, *self.outputs)))
 
     @property
-    def huge(self) -> bool:
+    def is_huge(self) -> bool:
         """True if answering and comparing a call takes far longer than the call."""
         return self.call_bytes >= HUGE_CALL_BYTES
 

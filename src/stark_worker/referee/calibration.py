@@ -45,7 +45,7 @@ def empty_requests(caller: Caller, reference: Reference, calls: Calls) -> list[S
     if caller.on_host:
         count = CALIBRATIONS_FEW if reference.call_bytes >= LARGE_CALL_BYTES else CALIBRATIONS
     else:
-        count = CALIBRATIONS_HUGE if reference.huge else CALIBRATIONS
+        count = CALIBRATIONS_HUGE if reference.is_huge else CALIBRATIONS
     return [caller.call(calls, inputs).sample for _ in range(count + 1)][1:]  # the first one touches new memory
 
 
@@ -63,9 +63,9 @@ def _without_gate(caller: Caller, reference: Reference) -> list[Sample]:
     """Make requests whose inputs are written before the call."""
     if caller.on_host:
         return []
-    caller.gated = False
+    caller.is_gated = False
     samples = empty_requests(caller, reference, [(0, 0)])
-    caller.gated = True
+    caller.is_gated = True
     return samples
 
 

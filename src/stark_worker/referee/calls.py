@@ -48,7 +48,7 @@ class Caller:
     ) -> None:
         self.candidate, self._checks = candidate, checks
         self.on_host = reference.device.type == "cpu"
-        self.gated = not self.on_host  # calls are launched before their inputs are written
+        self.is_gated = not self.on_host  # calls are launched before their inputs are written
         self.counts_write_delay = True
         self.time_left_s = request.limits.run_s
         self.last_place = 0  # the place that was written last
@@ -92,7 +92,7 @@ class Caller:
         """
         asked, launch_ms = time.perf_counter(), 0.0
         until = asked + self.time_left_s
-        if self.gated:
+        if self.is_gated:
             self.candidate.send(do="call", calls=calls, gate=self._memory.opened + 1)
             launched = self.candidate.arrives_within("launched", LAUNCH_TIMEOUT_S)
             launch_ms = (time.perf_counter() - asked) * 1e3

@@ -181,7 +181,7 @@ def _verdict(request: EvalRequest, trials: list[Trial], reference: Reference) ->
     except Failure as failure:
         return _failed(trial, failure)
     except torch.cuda.OutOfMemoryError as error:
-        if request.is_reference or not trial.loaded:
+        if request.is_reference or not trial.is_loaded:
             raise TaskFault(f"It cannot be checked and timed here: {TOO_LARGE}") from error
         # Memory sufficed for the reference, before the candidate was loaded.
         log = "The candidate leaves too little of the device's memory for the check."
@@ -194,7 +194,7 @@ def _failed(trial: Trial, failure: Failure) -> EvalReport:
         log=failure.log,
         rule=failure.rule,
         checks=trial.checks,
-        built=trial.loaded,
+        built=trial.is_loaded,
         isolation=trial.isolation,
         busy_warning=trial.busy_warning,
         dtype_mismatch=failure.dtype_mismatch,

@@ -50,7 +50,7 @@ def take_turns(
     trials: Sequence[Trial], samples: list[list[Sample]], reference: Reference, lengths: list[int], share: float
 ) -> None:
     """Take one more sample of each on the same inputs, in random order; of huge calls compare a ``share``."""
-    cases = reference.timed_inputs(max(lengths)) if reference.huge else reference.timed_cases(max(lengths))
+    cases = reference.timed_inputs(max(lengths)) if reference.is_huge else reference.timed_cases(max(lengths))
     turns = list(zip(trials, samples, lengths, strict=True))
     random.SystemRandom().shuffle(turns)
     for trial, taken, length in turns:
@@ -77,7 +77,7 @@ def _has_enough(trials: Sequence[Trial], count: int, spent_s: float) -> bool:
         return False
     if count >= most:
         return True
-    if trials[0].as_kernelbench and not in_bursts and not trials[0].on_host:
+    if trials[0].is_kernelbench and not in_bursts and not trials[0].on_host:
         wanted = most
     if spent_s > MAX_SAMPLING_S * len(trials):
         wanted = MIN_SAMPLES

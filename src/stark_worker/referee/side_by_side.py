@@ -128,7 +128,7 @@ def _excess_ms(mine: Measurement, opponent: Measurement) -> float:
         return 0.0
     slack_ms = 0.0 if trial.on_host else REFEREE_SLACK_MS
     outside = single_call_excess_ms(mine, opponent, trial.typical_ms, opponent.trial.typical_ms, slack_ms)
-    if not trial.gated:  # there is no other clock, or it shows launching
+    if not trial.is_gated:  # there is no other clock, or it shows launching
         return outside
     return max(outside, single_call_excess_ms(mine, opponent, median_device_ms, median_device_ms, DEVICE_SLACK_MS))
 

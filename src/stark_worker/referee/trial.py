@@ -43,11 +43,11 @@ class Trial:
     ) -> None:
         self._is_opponent = is_opponent
         self.seeds = {"weights": reference.construct_seed}
-        self.on_host, self.loaded = reference.device.type == "cpu", False
+        self.on_host, self.is_loaded = reference.device.type == "cpu", False
         self.checks: dict[str, str] = {} if self.on_host else {Check.ARITHMETIC: request.arithmetic}
         self.isolation: Isolation | None = None
         self.busy_warning: str | None = None
-        self.as_kernelbench = request.score is Score.KERNELBENCH
+        self.is_kernelbench = request.score is Score.KERNELBENCH
         self.burst = 1  # the greatest number of calls of a sample
         self.reuses_output_memory = False  # returns the same memory every time, so bursts are not possible
         self._warm_ups = 0
@@ -64,9 +64,9 @@ class Trial:
         self._caller.close()
 
     @property
-    def gated(self) -> bool:
+    def is_gated(self) -> bool:
         """True if calls are launched before their inputs are written."""
-        return self._caller.gated
+        return self._caller.is_gated
 
     def check(self) -> None:
         """Load the candidate and compare its results, without timing it."""
@@ -139,7 +139,7 @@ class Trial:
             cases = list(cases)
         loaded = self.candidate.expect("loaded", self._request.limits.build_s)
         self.candidate.pause()
-        self.loaded = True
+        self.is_loaded = True
         self._caller.counts_write_delay = not self._is_opponent  # an opponent gains nothing if it is held up
         source = WeightSource.NAME if loaded.get("weights") == WeightSource.NAME else WeightSource.SEED
         self.checks[Check.WEIGHTS] = WEIGHTS[source]
@@ -153,8 +153,8 @@ class Trial:
     def _warm_up(self) -> list[Sample]:
         """Warm up. If the candidate waits for the device in forward(), write its inputs first from now on."""
         samples = self._repeat()
-        if self.gated and all(sample.launch_ms >= LAUNCH_TIMEOUT_S * 1e3 for sample in samples):
-            self._caller.gated, self._overhead = False, self._overhead.without_gate()
+        if self.is_gated and all(sample.launch_ms >= LAUNCH_TIMEOUT_S * 1e3 for sample in samples):
+            self._caller.is_gated, self._overhead = False, self._overhead.without_gate()
             samples = self._repeat()
         return samples
 
@@ -203,7 +203,7 @@ class Trial:
         """
         overhead = self._overhead
         calls = sum(sample.length for sample in samples)
-        compared = "a random part of them" if self._reference.huge else "all"
+        compared = "a random part of them" if self._reference.is_huge else "all"
         self.checks[Check.TIMING] = (
             f"{calls} calls on new inputs after {self._warm_ups} to warm up, {compared} compared"
         )
@@ -220,7 +220,7 @@ class Trial:
         launched = f"launching {max(statistics.median(launching), 0.0):.4f} ms more than can be hidden"
         self.checks[Check.CLOCKS] = (
             f"device {median_device_ms(samples):.4f} ms, referee {statistics.median(outside):.4f} ms,"
-            f" {launched if self.gated else 'launching included'}, per call"
+            f" {launched if self.is_gated else 'launching included'}, per call"
         )
         written_ms = statistics.median(sample.writing_ms for sample in samples)
         held_up_ms = statistics.median(map(self._overhead.held_up_ms, samples))
