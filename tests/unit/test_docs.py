@@ -20,6 +20,7 @@ from stark.agents.prompts import VARIABLES
 from stark.cli.main import app
 from stark.core.errors import UsageError
 from stark.core.settings import SearchSettings
+from stark.core.tree import Tree
 from stark.models.playbook.moves import MOVES
 from stark.run import api as stark_api
 from stark.run.config import load_settings
@@ -201,6 +202,14 @@ class TestPolicyOfThePage(PolicyConformance):
     @pytest.fixture
     def policy(self, top_three):
         return top_three(SearchSettings())
+
+
+def test_the_page_on_policies_names_only_what_a_tree_has():
+    table = (ROOT / "docs" / "write-a-policy.md").read_text().partition("| the tree offers |")[2].partition("\n\n")[0]
+    named = re.findall(r"`(\w+)(?:\(\w*\))?`", table)
+    assert "ranked" in named
+    for name in named:
+        assert name == "None" or hasattr(Tree, name), name
 
 
 def test_the_policy_of_the_page_has_at_most_20_lines():
