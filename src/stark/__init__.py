@@ -9,11 +9,17 @@ from __future__ import annotations
 
 from typing import Any
 
-__all__ = ["optimize", "resume"]
+__all__ = ["__version__", "optimize", "resume"]
+
+DISTRIBUTION = "stark-kernels"
 
 
 def __getattr__(name: str) -> Any:
-    # The API pulls in every part of the host; importing `stark` alone stays cheap.
+    # Both take a while to load; importing `stark` alone stays cheap.
+    if name == "__version__":
+        from importlib.metadata import version
+
+        return version(DISTRIBUTION)
     if name in __all__:
         from stark.run import api
 

@@ -1,12 +1,10 @@
-"""TODO."""
+"""Messages to a chat model and its replies."""
 
 from __future__ import annotations
 
 import enum
 from dataclasses import dataclass
 from typing import Literal
-
-# -- what is said to a chat model, and what comes back --------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -19,15 +17,15 @@ class Message:
 
 @dataclass(frozen=True)
 class ReplyForm:
-    """The answer a role must give: named texts. Sent as a tool where there are tools, as fenced blocks otherwise."""
+    """The answer a role must give: named texts. Sent as a tool if the provider has tools, else as fenced blocks."""
 
     name: str
     description: str
-    fields: dict[str, str]  # name -> what it is for
+    fields: dict[str, str]  # name -> purpose
 
 
 class Finish(enum.StrEnum):
-    """Why a model stopped."""
+    """Reason why a model stopped."""
 
     COMPLETE = "complete"
     TRUNCATED = "truncated"
@@ -36,7 +34,7 @@ class Finish(enum.StrEnum):
 
 
 class ReplyFault(enum.StrEnum):
-    """What makes a reply unusable."""
+    """Reason why a reply is unusable."""
 
     EMPTY = "empty"
     TRUNCATED = "truncated"
@@ -50,7 +48,7 @@ class ReplyFault(enum.StrEnum):
 
 @dataclass(frozen=True)
 class Usage:
-    """Tokens of one call. Reasoning counts as output; cached input counts as input and is told apart beside it."""
+    """Tokens of one call. Reasoning counts as output. ``cached_input_tokens`` are a part of the input."""
 
     input_tokens: int = 0
     output_tokens: int = 0
@@ -63,10 +61,10 @@ class Usage:
 
 @dataclass(frozen=True)
 class Reply:
-    """A model's answer, not yet parsed: it is journalled first.
+    """A model's answer before it is parsed.
 
-    ``arguments`` is the raw JSON of the structured answer, None when the model wrote plain text. ``notes`` say what the
-    model was not given as asked, such as a refused temperature.
+    ``arguments`` is the raw JSON of the structured answer, None if the model wrote plain text. ``notes`` name settings
+    that did not reach the model, such as a refused temperature.
     """
 
     text: str = ""

@@ -1,18 +1,18 @@
-"""Every failure a user can meet. Each says what happened, whose fault it is and what to do next.
+"""Every failure a user can meet. Each message states what happened and what to do next.
 
 StarkError
-├── UsageError            what the user typed or wrote; nothing was started                     exit 2
+├── UsageError            wrong input of the user; nothing was started                          exit 2
 │   ├── SettingsError         an unknown or ill-typed setting
 │   ├── KeyMissing            no key is set for a model
 │   ├── TaskError             the task file is missing, broken, or not a task
-│   │   └── DegenerateTask        ... or its check accepts what computes nothing
+│   │   └── DegenerateTask        ... or its check accepts answers that compute nothing
 │   └── BundleError           an archive that is damaged, changed, or no bundle
-├── ModelError            the chat model's side                                                 exit 5
+├── ModelError            the chat model or its provider                                        exit 5
 │   ├── ModelRefused          the provider will never accept this call (key, name, credit)
-│   │   └── PromptRefused         ... because of what this one call says
+│   │   └── PromptRefused         ... because of this one prompt
 │   └── ModelUnavailable      the provider did not answer after all retries; nothing was charged
 │       └── ReplyLost             ... or its answer never arrived, and may have been charged
-├── EvaluatorError        the machine that judges, never the candidate                          exit 6
+├── EvaluatorError        the evaluating machine, never the candidate                           exit 6
 └── StoreError            the run folder                                                        exit 7
     ├── StoreLocked           another process is writing to it
     ├── StoreTooNew           written by a newer version
@@ -25,7 +25,7 @@ from typing import ClassVar
 
 
 class StarkError(Exception):
-    """Something the user should read: one sentence on what happened, one on what to do next."""
+    """An error for the user: one sentence on what happened, one on what to do next."""
 
     exit_code: ClassVar[int] = 1
 
@@ -47,7 +47,7 @@ class SettingsError(UsageError):
 
 
 class KeyMissing(UsageError):
-    """All is right with a model but that there is no key for it."""
+    """A model that lacks only its key."""
 
 
 class TaskError(UsageError):
@@ -58,7 +58,7 @@ class DegenerateTask(TaskError):
     def __init__(self, why: str) -> None:
         super().__init__(
             f"The task tests nothing: {why}",
-            "Change its inputs, or search all the same with --set evaluation.allow_degenerate=true.",
+            "Change its inputs, or search anyway with --set evaluation.allow_degenerate=true.",
         )
         self.why = why
 

@@ -60,14 +60,14 @@ class AttemptContext(Protocol):
 
 
 class Workflow(Protocol):
-    """How to propose: turns a ticket into an attempt. Holds no state between attempts."""
+    """Turns a ticket into an attempt. Holds no state between attempts."""
 
     async def attempt(self, ticket: Ticket, context: AttemptContext) -> Attempt:
         """Make one attempt, from the first prompt to the report."""
 
 
 class Policy(Protocol):
-    """Where to grow. Made from ``SearchSettings``: ``Class(settings)``."""
+    """Chooses the node to build upon. Made from ``SearchSettings``: ``Class(settings)``."""
 
     def select(self, tree: Tree, rng: random.Random) -> Node | None:
         """Return a finished node with source, or None to wait until an attempt lands.
@@ -77,7 +77,7 @@ class Policy(Protocol):
 
 
 class Evaluator(Protocol):
-    """How good a candidate is. Made from ``EvaluationSettings``: ``Class(settings)``; an asynchronous context manager.
+    """Evaluates candidates. Made from ``EvaluationSettings``: ``Class(settings)``; an asynchronous context manager.
 
     A candidate's fault is an outcome in the report. The evaluator retries faults of the machinery and raises what
     remains as an ``EvaluatorError``, which spends no budget and leaves the run resumable.
@@ -97,7 +97,7 @@ class Evaluator(Protocol):
 
 
 class Store(Protocol):
-    """What a run writes, and reads back when it resumes. One process writes; any number may read meanwhile.
+    """The memory of a run, which reads it back when it resumes. One process writes; any number may read meanwhile.
 
     ``begin``, ``reserve``, ``journal`` and ``finish`` are each one durable transaction. ``finish`` is atomic and
     idempotent. A reservation that ``journal`` never settled, because the process died, stays spent in full: the
@@ -169,7 +169,7 @@ class Store(Protocol):
 
 
 class StoreReader(Protocol):
-    """What views and benchmarks read. ``runs`` to ``final`` are as in ``Store``; the rest never reads long texts."""
+    """The store of views and benchmarks. ``runs`` to ``final`` are as in ``Store``; the rest never reads long texts."""
 
     def runs(self) -> list[RunRecord]: ...
 

@@ -1,4 +1,4 @@
-"""One way to name an implementation: a built-in name, a dotted path ``package.module:Class``, or an entry point."""
+"""Implementations by name: a built-in name, a dotted path ``package.module:Class``, or an entry point."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from stark.core.errors import UsageError
 
 
 def find_class(point: str, name: str, builtin: Mapping[str, Any]) -> Any:
-    """The class (or factory) that ``name`` stands for at an extension point such as ``policy`` or ``evaluator``."""
+    """Return the class (or factory) of that name at an extension point such as ``policy`` or ``evaluator``."""
     if name in builtin:
         return builtin[name]
     for entry in entry_points(group=f"stark.{point}"):
@@ -24,7 +24,7 @@ def find_class(point: str, name: str, builtin: Mapping[str, Any]) -> Any:
     guess = f" Did you mean {near[0]!r}?" if near else ""
     raise UsageError(
         f"There is no {point} called {name!r}.{guess}",
-        f"Known: {', '.join(sorted(builtin))}; a class of your own is named package.module:Class.",
+        f"Known: {', '.join(sorted(builtin))}. Name a class of your own as package.module:Class.",
     )
 
 
@@ -35,5 +35,5 @@ def _import(point: str, path: str) -> Any:
     except (ImportError, AttributeError, ValueError, SyntaxError) as error:
         raise UsageError(
             f"The {point} {path!r} cannot be loaded: {error}.",
-            "Install the package it is in, or check the spelling of package.module:Class.",
+            "Install its package, or check the spelling of package.module:Class.",
         ) from error

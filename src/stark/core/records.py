@@ -1,4 +1,4 @@
-"""TODO."""
+"""Records of a run: tickets, calls, spending, endings, finals and events."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from stark_worker.protocol.request import Score
 
 @dataclass(frozen=True)
 class Ticket:
-    """An attempt that has been begun: which node to build upon, and the tree as it was then."""
+    """An attempt that has begun: the node to build upon, and the tree at that moment."""
 
     number: int
     parent: Node
@@ -26,7 +26,7 @@ class Ticket:
     seed: int
 
     def rng(self, purpose: str) -> random.Random:
-        """A generator that depends on (seed, attempt, purpose) alone, so that a resumed attempt draws the same."""
+        """Return a generator that depends only on (seed, attempt, purpose): a resumed attempt draws the same."""
         return random.Random(f"{self.seed}/{self.number}/{purpose}")
 
 
@@ -46,7 +46,7 @@ class Spend:
 
 @dataclass(frozen=True)
 class RunRecord:
-    """All that is needed to say what a run was, and to go on with it."""
+    """All that is needed to describe a run and to resume it."""
 
     id: str
     created_at: str
@@ -56,16 +56,16 @@ class RunRecord:
     templates: dict[str, str]
     versions: dict[str, str]
     device: DeviceFacts
-    labels: dict[str, str] = field(default_factory=dict)  # what a benchmark knows it by
+    labels: dict[str, str] = field(default_factory=dict)  # given by a benchmark
 
 
 class Kind(enum.StrEnum):
-    """What a run of a benchmark is: a search, or given sources that are only judged."""
+    """Kind of a run in a benchmark: a search, or given sources that are only judged."""
 
     SEARCH = "search"
     BASELINES = "baselines"  # eager and torch.compile
-    RESCORED = "rescored"  # the winner of a search by the rules that did not drive it
-    JUDGED = "judged"  # kernels another tool has made
+    RESCORED = "rescored"  # the winner of a search, by the other score
+    JUDGED = "judged"  # kernels of another tool
 
 
 class EndReason(enum.StrEnum):
@@ -102,7 +102,7 @@ _MEANINGS = {
 
 @dataclass(frozen=True)
 class Ending:
-    """Why a run ended: its reason in a word, and what there is to say about it."""
+    """Why a run ended, with details for the user."""
 
     reason: EndReason
     message: str = ""
@@ -110,7 +110,8 @@ class Ending:
 
 @dataclass(frozen=True)
 class Final:
-    """The last word on a winner: built the stock way and judged anew by both scores, in turns with the reference."""
+    """The final check of a winner: rebuilt with torch's own toolchain, measured by both scores in turns with the
+    reference."""
 
     node_id: int
     score: Score  # the one that decides
@@ -119,7 +120,7 @@ class Final:
 
     @property
     def report(self) -> EvalReport:
-        """What decides."""
+        """The report by the deciding score."""
         return self.verified if self.score is Score.VERIFIED else self.kernelbench
 
     @property
@@ -128,14 +129,14 @@ class Final:
 
     @property
     def speedup_interval(self) -> tuple[float, float] | None:
-        """Between which factors it is faster than the reference, with 99 % confidence."""
+        """The speedup over the reference, as an interval with 99 % confidence."""
         timing, opponent = self.report.timing, self.report.opponent
         return opponent.ratio_to(timing) if timing and opponent else None
 
 
 @dataclass(frozen=True)
 class RoleUsage:
-    """What the calls of one role came to; money is None where the price of any of them is not known."""
+    """Totals of the calls of one role; money is None if the price of any call is not known."""
 
     calls: int
     usage: Usage
@@ -145,7 +146,7 @@ class RoleUsage:
 
 @dataclass(frozen=True)
 class TicketRecord:
-    """A ticket as it is stored: the visible tree is the first ``visible`` nodes that landed."""
+    """A stored ticket: its tree is the first ``visible`` nodes that landed."""
 
     number: int
     parent_id: int
@@ -154,7 +155,7 @@ class TicketRecord:
 
 @dataclass(frozen=True)
 class Call:
-    """One call of a model as it is journalled: the whole prompt, the raw reply and what both cost."""
+    """A journalled call of a model: the whole prompt, the raw reply and the cost."""
 
     number: int
     index: int

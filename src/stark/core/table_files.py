@@ -1,4 +1,4 @@
-"""Files of rows: JSON, JSON lines, CSV and, where pyarrow is installed, Parquet. The only home of pyarrow."""
+"""Files of rows: JSON, JSON lines, CSV and, if pyarrow is installed, Parquet. Only this module imports pyarrow."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ Row = dict[str, Any]
 
 
 def has_parquet() -> bool:
-    """Whether Parquet files can be read and written here."""
+    """True if Parquet files can be read and written."""
     return importlib.util.find_spec("pyarrow") is not None
 
 
 def read_rows(path: Path) -> list[Row]:
-    """The rows of a file, by its suffix."""
+    """Read the rows of a file; its suffix names the format."""
     try:
         if path.suffix == ".parquet":
             return _read_parquet(path)
@@ -34,8 +34,8 @@ def read_rows(path: Path) -> list[Row]:
     return rows
 
 
-def csv_text(columns: Sequence[str], rows: Sequence[Row]) -> str:
-    """Rows as CSV."""
+def format_csv(columns: Sequence[str], rows: Sequence[Row]) -> str:
+    """Format rows as CSV."""
     text = io.StringIO()
     writer = csv.DictWriter(text, columns, lineterminator="\n")
     writer.writeheader()
@@ -43,8 +43,8 @@ def csv_text(columns: Sequence[str], rows: Sequence[Row]) -> str:
     return text.getvalue()
 
 
-def parquet_bytes(rows: Sequence[Row]) -> bytes:
-    """Rows as Parquet."""
+def format_parquet(rows: Sequence[Row]) -> bytes:
+    """Format rows as Parquet."""
     import pyarrow
     import pyarrow.parquet
 
@@ -55,7 +55,7 @@ def parquet_bytes(rows: Sequence[Row]) -> bytes:
 
 def _read_parquet(path: Path) -> list[Row]:
     if not has_parquet():
-        raise UsageError(f"{path} needs pyarrow to be read.", "Install it with: pip install 'stark-kernels[parquet]'")
+        raise UsageError(f"Reading {path} needs pyarrow.", "Install it with: pip install 'stark-kernels[parquet]'")
     import pyarrow.parquet
 
     rows: list[Row] = pyarrow.parquet.read_table(path).to_pylist()

@@ -1,6 +1,6 @@
 """A task: a PyTorch file with ``Model``, ``get_inputs()`` and ``get_init_inputs()`` (KernelBench's contract).
 
-The file is read and checked as text. It is never imported here: only the worker runs other people's code.
+The host reads and checks the file as text and never imports it: only the worker runs foreign code.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ CONTRACT = "A task file defines class Model(nn.Module), get_inputs() and get_ini
 
 @dataclass(frozen=True)
 class Task:
-    """The reference to be made faster, and what the user added to it. KernelBench's tasks have a level and a number."""
+    """The reference to make faster, and the user's hint. KernelBench's tasks have a level and a number."""
 
     name: str
     source: str
@@ -26,14 +26,14 @@ class Task:
 
 
 def load_task(path: Path, hint: str = "") -> Task:
-    """Read a task file, or say in one sentence why it is none."""
+    """Read a task file; raise a TaskError if it is not a task."""
     source = read_source(path)
     check_contract(source, path)
     return Task(name=path.stem, source=source, hint=hint)
 
 
 def read_source(path: Path) -> str:
-    """The text of a Python file, or a TaskError that names what is wrong with it."""
+    """Read a Python file; raise a TaskError if it is not valid Python."""
     try:
         source = path.read_text(encoding="utf-8")
     except FileNotFoundError as error:
@@ -55,11 +55,11 @@ def check_syntax(source: str, path: Path) -> None:
 
 
 def check_contract(source: str, path: Path) -> None:
-    """Refuse a file that lacks a part of the contract or gives one the wrong signature."""
+    """Refuse a file that lacks a part of the contract or has a wrong signature."""
     top = {node.name: node for node in ast.parse(source).body if isinstance(node, ast.ClassDef | ast.FunctionDef)}
     model = top.get("Model")
     if not isinstance(model, ast.ClassDef):
-        swapped = " It defines ModelNew, as a kernel does; the task file comes first." if "ModelNew" in top else ""
+        swapped = " It defines ModelNew, as a kernel does. Give the task file first." if "ModelNew" in top else ""
         raise TaskError(f"{path} defines no class Model.{swapped}", CONTRACT)
     if not any(isinstance(item, ast.FunctionDef) and item.name == "forward" for item in model.body):
         raise TaskError(f"Model in {path} has no method forward.", CONTRACT)
@@ -72,7 +72,7 @@ def check_contract(source: str, path: Path) -> None:
 
 
 def load_candidate(path: Path) -> str:
-    """Read a file that defines ``ModelNew``, to start a run from or to be judged."""
+    """Read a file that defines ``ModelNew``."""
     source = read_source(path)
     classes = {node.name for node in ast.parse(source).body if isinstance(node, ast.ClassDef)}
     if "ModelNew" not in classes:

@@ -1,8 +1,7 @@
-"""Tree memory: every candidate ever tried, with what was asked, what was written and what was observed.
+"""Tree memory: every candidate ever tried, with its plan, its source and its report.
 
-Nodes are frozen and only ever appended, in the order in which they landed. A ``Tree`` is therefore also its own
-history: ``tree.at(n)`` is the tree as it was when ``n`` nodes had landed, at no cost, which is what an attempt sees
-and what a resumed attempt sees again.
+Nodes are frozen and appended in the order in which they land. A ``Tree`` is therefore also its own history:
+``tree.at(n)`` is the tree of the first ``n`` nodes, at no cost. A resumed attempt sees the same tree again.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ ROOT_ID = 0
 
 
 class Role(enum.StrEnum):
-    """Who made a node's source: an agent, for the first nodes of a tree the user, or another tool."""
+    """Maker of a node's source: an agent, the user (first nodes of a tree), or another tool."""
 
     PLAN = "plan"
     CODE = "code"
@@ -34,7 +33,7 @@ class Role(enum.StrEnum):
 
 @dataclass(frozen=True)
 class Plan:
-    """A grounded instruction: what to do, and the parent's source with the places to do it at marked.
+    """A grounded instruction: advice, and the parent's source with the places to change marked.
 
     ``violations`` are the rules of the anchor check that the scaffold broke; grounded means none.
     """
@@ -110,15 +109,18 @@ class Node:
         report = self.report
         label = self.notes[0] if self.notes else ""
         degenerate = report.degenerate or ""
-        figures = (self.runtime_ms, report.duration_s if self.same_as is None else 0.0)  # a twin's was handed on
+        figures = (self.runtime_ms, report.duration_s if self.same_as is None else 0.0)  # a twin was not evaluated
         opponent_ms = report.opponent.median_ms if report.opponent else None
         return Judgement(self.id, self.role, report.outcome, *figures, label, degenerate, report.built, opponent_ms)
 
 
 @dataclass(frozen=True)
 class Judgement:
-    """A node without its texts: what figures are made of. ``label`` is its first note, which says what a given source
-    stands for; ``degenerate`` is why the task tests nothing; ``opponent_ms`` is the reference's time in turns."""
+    """A node without its texts, for statistics.
+
+    ``label`` is its first note, which names a given source. ``degenerate`` states why the task tests nothing.
+    ``opponent_ms`` is the reference's time, measured in turns with this node.
+    """
 
     id: int
     role: Role
@@ -137,20 +139,20 @@ class Judgement:
 
 @dataclass
 class _Log:
-    """The shared memory behind all views of one tree."""
+    """Memory that all views of one tree share."""
 
     landed: list[Node] = field(default_factory=list)
     position: dict[int, int] = field(default_factory=dict)  # id -> index in landed
     children: dict[int, list[int]] = field(default_factory=dict)  # id -> positions, ascending
     ranked: list[tuple[float, int]] = field(default_factory=list)  # (runtime, id) of every correct node, best first
-    leaves: dict[int, Node] = field(default_factory=dict)  # those with source, in landing order
+    leaves: dict[int, Node] = field(default_factory=dict)  # nodes with source, in landing order
     good_children: dict[int, int] = field(default_factory=dict)
     pending: dict[int, int] = field(default_factory=dict)  # attempt number -> parent id
     by_source: dict[str, int] = field(default_factory=dict)
 
 
 class Tree:
-    """The growing tree, or (by ``at``) a view of an earlier moment of it."""
+    """The growing tree, or a view of an earlier moment (``at``)."""
 
     def __init__(self, nodes: Iterable[Node] = ()) -> None:
         self._log = _Log()
@@ -159,7 +161,7 @@ class Tree:
             self.add(node)
 
     def at(self, landed: int) -> Tree:
-        """The tree as it was when that many nodes had landed."""
+        """Return the tree of the first ``landed`` nodes."""
         view = Tree.__new__(Tree)
         view._log, view._bound = self._log, landed
         return view
@@ -167,7 +169,7 @@ class Tree:
     # -- growing: only the coordinator of a run calls these ------------------------------------------------------
 
     def begin(self, number: int, parent_id: int) -> None:
-        """Note that an attempt on ``parent_id`` is in flight."""
+        """Record that an attempt on ``parent_id`` is in flight."""
         self._log.pending[number] = parent_id
 
     def add(self, node: Node) -> None:
@@ -197,7 +199,7 @@ class Tree:
         return min(len(self._log.landed), self._bound)
 
     def __iter__(self) -> Iterator[Node]:
-        """All nodes in landing order."""
+        """Iterate over all nodes in landing order."""
         return iter(self._log.landed[: len(self)])
 
     def __contains__(self, node_id: int) -> bool:
@@ -209,7 +211,7 @@ class Tree:
         return self._log.landed[self._log.position[node_id]]
 
     def in_landing_order(self, node_ids: Iterable[int]) -> list[Node]:
-        """Those nodes, each once, in the order in which they landed."""
+        """Return these nodes, each once, in landing order."""
         landed, position = self._log.landed, self._log.position
         return [landed[place] for place in sorted({position[node_id] for node_id in node_ids})]
 
@@ -218,32 +220,32 @@ class Tree:
         return self[ROOT_ID]
 
     def children(self, node_id: int) -> list[Node]:
-        """D(i): the finished children."""
+        """Return D(i), the finished children."""
         landed, places = self._log.landed, self._log.children.get(node_id, [])
         return [landed[place] for place in places[: bisect_left(places, self._bound)]]
 
     def siblings(self, node_id: int) -> list[Node]:
-        """S(i) without i itself."""
+        """Return S(i) without i itself."""
         parent_id = self[node_id].parent_id
         return [] if parent_id is None else [child for child in self.children(parent_id) if child.id != node_id]
 
     def ancestors(self, node_id: int) -> Iterator[Node]:
-        """The parent, its parent, and so on up to the root."""
+        """Yield the parent, its parent, and so on up to the root."""
         parent_id = self[node_id].parent_id
         while parent_id is not None:
             yield self[parent_id]
             parent_id = self[parent_id].parent_id
 
     def is_within(self, node_id: int, top_id: int) -> bool:
-        """Whether a node belongs to the subtree under ``top_id``, which includes ``top_id``."""
+        """True if a node belongs to the subtree of ``top_id``, or is ``top_id``."""
         return node_id == top_id or any(node.id == top_id for node in self.ancestors(node_id))
 
     def ranked(self) -> Iterator[Node]:
-        """Every correct node, the root among them, fastest first."""
+        """Yield every correct node including the root, fastest first."""
         return (self[node_id] for _, node_id in self._log.ranked if node_id in self)
 
     def leaders(self, count: int, outside: int) -> list[Node]:
-        """Top-r: the fastest correct non-root nodes outside a subtree, no source twice."""
+        """Return the top r: the fastest correct nodes outside a subtree, without the root, no source twice."""
         found: list[Node] = []
         seen = {self[outside].source}
         for node in self.ranked():
@@ -260,34 +262,34 @@ class Tree:
         return next((node for node in self.ranked() if node.id != ROOT_ID), None)
 
     def twin(self, source: str) -> Node | None:
-        """The first candidate with exactly this source."""
+        """Return the first candidate with exactly this source."""
         node_id = self._log.by_source.get(source)
         return self[node_id] if node_id is not None and node_id in self else None
 
-    # -- what policies ask of the live tree ----------------------------------------------------------------------
+    # -- for policies, on the live tree ---------------------------------------------------------------------------
 
     def leaves(self) -> list[Node]:
-        """Nodes with source and no finished child, in landing order."""
+        """Return nodes with source and no finished child, in landing order."""
         return list(self._log.leaves.values())
 
     def expandable(self) -> list[Node]:
-        """Every finished node with source, in landing order."""
+        """Return every finished node with source, in landing order."""
         return [node for node in self if node.source is not None]
 
     def all_children_failed(self, node_id: int) -> bool:
-        """Whether every finished child failed; true of a node without children."""
+        """True if every finished child failed, or there is none."""
         return self._log.good_children.get(node_id, 0) == 0
 
     def child_count(self, node_id: int) -> int:
-        """How many finished children a node has."""
+        """Return the number of finished children."""
         return len(self._log.children.get(node_id, []))
 
     def pending_parents(self) -> list[int]:
-        """The node each attempt in flight builds upon, once per attempt."""
+        """Return the parent of each attempt in flight, once per attempt."""
         return list(self._log.pending.values())
 
     def pending_children(self, node_id: int) -> int:
-        """How many attempts on a node are in flight."""
+        """Return the number of attempts in flight on a node."""
         return self.pending_parents().count(node_id)
 
     @property
@@ -297,10 +299,9 @@ class Tree:
 
 NO_ATTEMPT = frozenset({Role.REFERENCE, Role.GIVEN})
 
+NodeLike = TypeVar("NodeLike", Node, Judgement)
 
-Made = TypeVar("Made", Node, Judgement)
 
-
-def attempts_of(nodes: Iterable[Made]) -> list[Made]:
-    """Those that agents made."""
+def attempts_of(nodes: Iterable[NodeLike]) -> list[NodeLike]:
+    """Return the nodes without the reference and the user's own kernel."""
     return [node for node in nodes if node.role not in NO_ATTEMPT]

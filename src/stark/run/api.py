@@ -20,12 +20,19 @@ from stark.core.task import load_candidate, load_task
 from stark.core.tree import Role, attempts_of
 from stark.evaluation.open import open_evaluator
 from stark.run.assembly import Job, assemble, check_attempts, check_device, check_prices, new_run_record, open_models
-from stark.run.config import change_settings, load_settings, merged, of_another_model, parse_assignment, refuse_unknown
+from stark.run.config import (
+    change_settings,
+    load_settings,
+    merge_layers,
+    parse_assignment,
+    refuse_unknown,
+    without_old_address,
+)
 from stark.run.interrupts import Stoppable, interruptible, run_sync
 from stark.run.loop import AS_UNINTERRUPTED, DEFAULT_RULES, Run
 from stark.run.methods import TEAM_ROLES
 from stark.run.result import Result
-from stark.store.lookup import new_store, only_run, settings_of, stored_reports
+from stark.store.lookup import load_reports, new_store, only_run, settings_of
 from stark.store.open import open_store
 
 MAY_CHANGE_ON_RESUME = ("budget", "jobs", "roles")
@@ -79,7 +86,7 @@ def prepare(
 async def start(job: Job, listener: Listener = lambda event: None, signals: bool = False) -> Result:
     """Start a new run in its own folder."""
     with interruptible(signals) as running:
-        async with open_evaluator(job.settings.evaluation, stored_reports) as evaluator:
+        async with open_evaluator(job.settings.evaluation, load_reports) as evaluator:
             with new_store(job.folder) as store:
                 record = new_run_record(job, await evaluator.device())
                 store.create(record)
@@ -103,7 +110,7 @@ async def resume_run(
         if settings.model_dump(mode="json") != record.settings:
             store.amend(record.id, settings.model_dump(mode="json"))
             record = only_run(store, folder)
-        async with open_evaluator(settings.evaluation, stored_reports) as evaluator:
+        async with open_evaluator(settings.evaluation, load_reports) as evaluator:
             check_device(record.device, await evaluator.device())
             rules = AS_UNINTERRUPTED if record.labels else DEFAULT_RULES  # labels: a benchmark made it
             return await drive(assemble(record, store, evaluator, listener, rules=rules), running, signals)
@@ -113,7 +120,7 @@ def change_on_resume(
     sets: Sequence[str] = (), options: Mapping[str, Any] | None = None
 ) -> Callable[[Settings], Settings]:
     """Return a change of stored settings, limited to settings that do not make it another experiment."""
-    layer = merged([*map(parse_assignment, sets), options or {}])
+    layer = merge_layers([*map(parse_assignment, sets), options or {}])
     refuse_unknown(layer)
     for group in layer:
         if group not in MAY_CHANGE_ON_RESUME:
@@ -132,7 +139,7 @@ def _for_each_role(layer: Mapping[str, Any], before: Roles) -> dict[str, Any]:
     for role in (*TEAM_ROLES, Role.SOLO):
         given = {**shared, **roles.get(role.value, {})}
         same = given.get("model") in (None, getattr(before, role).model)
-        each[role.value] = given if same else of_another_model(given)
+        each[role.value] = given if same else without_old_address(given)
     return {**layer, "roles": {**roles, **each}}
 
 

@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
-from stark.agents.prompts import Prompts, PromptContext, load_templates
+from stark.agents.prompts import PromptContext, Prompts, load_templates
 from stark.agents.roles import Team
 from stark.core.chat import Usage
 from stark.core.errors import SettingsError, UsageError
@@ -18,10 +18,10 @@ from stark.core.records import RunRecord
 from stark.core.settings import PromptSettings, RoleSettings, Settings
 from stark.core.task import Task
 from stark.core.tree import Role
-from stark.models.open import is_provider, open_model, open_for_estimate
+from stark.models.open import is_provider, open_for_estimate, open_model
 from stark.run.loop import DEFAULT_RULES, Run, RunRules
 from stark.run.methods import BuiltMethod, build_policy, build_workflow, find_method
-from stark.store.lookup import settings_of, stored_replies
+from stark.store.lookup import load_replies, settings_of
 from stark_worker.protocol.report import DeviceFacts
 
 OpenModels = dict[RoleSettings, ChatModel]
@@ -84,7 +84,7 @@ def open_models(
     for role in find_method(settings.method).roles:
         wanted: RoleSettings = getattr(settings.roles, role)
         model = opened.get(wanted) if opened is not None else None
-        found[role] = model or open_model(role, wanted, (answered or {}).get(role, 0), stored_replies)
+        found[role] = model or open_model(role, wanted, (answered or {}).get(role, 0), load_replies)
         if opened is not None and is_provider(wanted):
             opened[wanted] = found[role]
     return found
@@ -97,7 +97,7 @@ def models_to_estimate(settings: Settings, opened: Estimating | None = None) -> 
     for role in find_method(settings.method).roles:
         wanted: RoleSettings = getattr(settings.roles, role)
         if (role, wanted) not in opened:
-            opened[role, wanted] = open_for_estimate(role, wanted, stored_replies)
+            opened[role, wanted] = open_for_estimate(role, wanted, load_replies)
         found[role] = opened[role, wanted]
     return found
 

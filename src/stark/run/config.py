@@ -24,7 +24,7 @@ def load_settings(
 ) -> Settings:
     """Return the effective settings of a run, with the defaults of its method filled in."""
     layers = [read_file(file) if file else {}, *map(parse_assignment, sets), options or {}]
-    layers.append(_with_own_address(merged([*map(parse_assignment, switch)])))
+    layers.append(_resolve_switch(merge_layers([*map(parse_assignment, switch)])))
     return change_settings(Settings(), layers)
 
 
@@ -32,7 +32,7 @@ def change_settings(settings: Settings, layers: Sequence[Tree]) -> Settings:
     """Return settings with further layers laid over them."""
     for layer in layers:
         refuse_unknown(layer)
-    data = merged([settings.model_dump(mode="json"), *layers])
+    data = merge_layers([settings.model_dump(mode="json"), *layers])
     try:
         return resolve(Settings.model_validate(data))
     except ValidationError as error:
@@ -44,20 +44,20 @@ def change_settings(settings: Settings, layers: Sequence[Tree]) -> Settings:
         ) from error
 
 
-def _with_own_address(switch: Tree) -> Tree:
+def _resolve_switch(switch: Tree) -> Tree:
     """Return a switch; if it names another model, without the address and key of the old one."""
     roles = switch.get("roles")
     if not isinstance(roles, Mapping) or "model" not in roles:
         return switch
-    return {**switch, "roles": of_another_model(roles)}
+    return {**switch, "roles": without_old_address(roles)}
 
 
-def of_another_model(given: Tree) -> dict[str, Any]:
+def without_old_address(given: Tree) -> dict[str, Any]:
     """Return the settings of a role whose model is replaced: the old model's address and key are dropped."""
     return {"base_url": None, "api_key_env": None, **given}
 
 
-def merged(layers: Sequence[Tree]) -> dict[str, Any]:
+def merge_layers(layers: Sequence[Tree]) -> dict[str, Any]:
     """Return layers laid over each other; the later wins."""
     return functools.reduce(_merge, layers, {})
 
@@ -144,11 +144,11 @@ def _leaves(layer: Tree, prefix: str = "") -> Iterator[str]:
 
 
 def _merge(base: Tree, over: Tree) -> dict[str, Any]:
-    merged = dict(base)
+    result = dict(base)
     for name, value in over.items():
-        both = isinstance(value, Mapping) and isinstance(merged.get(name), Mapping)
-        merged[name] = _merge(merged[name], value) if both else value
-    return merged
+        both = isinstance(value, Mapping) and isinstance(result.get(name), Mapping)
+        result[name] = _merge(result[name], value) if both else value
+    return result
 
 
 def differences(wanted: Mapping[str, Any], stored: Mapping[str, Any], above: str = "") -> Iterator[tuple[str, str]]:

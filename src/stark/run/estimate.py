@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from stark.agents.prompts import Prompts, PromptContext
+from stark.agents.prompts import PromptContext, Prompts
 from stark.agents.windows import Window
 from stark.core.chat import Message, Usage
 from stark.core.interfaces import ChatModel

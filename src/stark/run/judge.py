@@ -13,7 +13,7 @@ from stark.evaluation.baseline_cache import BaselineCache
 from stark.evaluation.confirmation import confirm_candidate
 from stark.evaluation.open import open_evaluator
 from stark.evaluation.requests import check_reference, make_request
-from stark.store.lookup import stored_reports
+from stark.store.lookup import load_reports
 from stark_worker.protocol.baselines import BASELINES, COMPILE_S, EAGER, baseline_source
 from stark_worker.protocol.report import DeviceFacts, EvalReport
 from stark_worker.protocol.request import Entry
@@ -21,7 +21,7 @@ from stark_worker.protocol.request import Entry
 
 async def judge(task: Task, candidate: str, settings: EvaluationSettings) -> tuple[EvalReport, EvalReport]:
     """Return the reports on a task's own model and on a candidate."""
-    async with open_evaluator(settings, stored_reports) as evaluator:
+    async with open_evaluator(settings, load_reports) as evaluator:
         reference = await evaluator.evaluate(make_request(task, task.source, settings, entry=Entry.REFERENCE))
         return reference, await evaluator.evaluate(replace(make_request(task, candidate, settings), with_labels=True))
 
@@ -33,7 +33,7 @@ async def judge_as_winner(
 
     Return the device and the result. The reference of an ``untrusted_task`` is confined like a candidate.
     """
-    async with open_evaluator(settings, stored_reports) as evaluator:
+    async with open_evaluator(settings, load_reports) as evaluator:
         request = replace(make_request(task, candidate, settings), untrusted_task=untrusted_task)
         return await evaluator.device(), await confirm_candidate(evaluator, request, ROOT_ID + 1)
 
@@ -52,7 +52,7 @@ async def measure_baselines(
     """
     slow = settings.model_copy(update={"run_s": max(settings.run_s, COMPILE_S)})
     found = {}
-    async with open_evaluator(slow, stored_reports) as evaluator:
+    async with open_evaluator(slow, load_reports) as evaluator:
         cache = BaselineCache(await evaluator.device())
         for name in names:
             source, entry = baseline_source(task.source, name)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from stark.agents.prompts import Prompts, PromptContext, load_templates
+from stark.agents.prompts import PromptContext, Prompts, load_templates
 from stark.agents.roles import Team
 from stark.agents.workflows import WORKFLOWS, edges_of
 from stark.core.interfaces import ChatModel, Policy, Workflow

@@ -10,7 +10,7 @@ from stark.core.tree import Node
 
 @dataclass(frozen=True)
 class Result:
-    """What a run has found. ``reason`` is why it ended; ``final`` is the final check of the best candidate."""
+    """The result of a run. ``reason`` is why it ended; ``final`` is the final check of the best candidate."""
 
     run_id: str
     root: Node

@@ -1,1 +1,1 @@
-"""Where to grow: the policies."""
+"""Policies: they choose the node to build upon."""

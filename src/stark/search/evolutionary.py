@@ -1,4 +1,4 @@
-"""Evolutionary selection: the fittest form the population, a tournament among some of them picks the parent."""
+"""Evolutionary selection: a tournament in the population of the fastest nodes selects the parent."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from stark.core.tree import Node, Tree
 
 
 class Evolutionary:
-    """Failed candidates die: only correct nodes, the root among them, ever enter the population."""
+    """Selects from correct nodes only, including the root."""
 
     def __init__(self, settings: SearchSettings) -> None:
         self._settings = settings

@@ -1,4 +1,4 @@
-"""Monte-Carlo tree search with UCT: descend by mean reward plus an exploration bonus, widen while a node is young."""
+"""Monte-Carlo tree search with UCT: descend by mean reward plus an exploration bonus."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from stark.core.tree import Node, Tree
 
 
 class Mcts:
-    """A node with at most ``n_child`` children is expanded; an older one passes on to its most promising child.
+    """Selects a node with at most ``n_child`` children; from a larger one it descends to the most promising child.
 
-    The reward of a node is its speed-up over the root squeezed into (0, 1), 0 when it failed. Attempts in flight count
-    as visits without reward, which keeps parallel attempts apart.
+    The reward of a node is its speedup s over the root as s / (1 + s), or 0 if it failed. Attempts in flight count as
+    visits without reward, so that parallel attempts spread out.
     """
 
     def __init__(self, settings: SearchSettings) -> None:
@@ -37,7 +37,7 @@ class Mcts:
 
 
 def _statistics(tree: Tree) -> tuple[dict[int, int], dict[int, float]]:
-    """Visits and summed rewards of every subtree. A parent always lands before its child, hence the reversed order."""
+    """Return visits and summed rewards of every subtree. A parent lands before its child, hence the reversed order."""
     nodes = list(tree)
     visits = {node.id: 1 for node in nodes}
     for parent_id in tree.pending_parents():

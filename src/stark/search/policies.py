@@ -1,4 +1,4 @@
-"""Where to grow: the policies the paper compares, on one interface."""
+"""The built-in policies by name."""
 
 from __future__ import annotations
 
@@ -23,6 +23,6 @@ POLICIES = {
 
 
 def open_policy(name: str, settings: SearchSettings) -> Policy:
-    """The policy of that name."""
+    """Return the policy of that name."""
     policy: Policy = find_class("policy", name, POLICIES)(settings)
     return policy

@@ -1,4 +1,4 @@
-"""Policies that need no memory of their own, among them those that turn the loop into the paper's baselines."""
+"""Policies without parameters or memory, among them those of the paper's baselines."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from stark.core.tree import Node, Tree
 
 
 class Greedy:
-    """Always the fastest correct node, the root included."""
+    """Selects the fastest correct node, including the root."""
 
     def __init__(self, settings: SearchSettings) -> None:
         pass
@@ -26,7 +26,7 @@ class Greedy:
 
 
 class RandomChoice:
-    """Any finished node with source."""
+    """Selects any finished node with source."""
 
     def __init__(self, settings: SearchSettings) -> None:
         pass
@@ -36,7 +36,7 @@ class RandomChoice:
 
 
 class AlwaysRoot:
-    """Best-of-K: every attempt starts from the task."""
+    """Best-of-K: selects the root always."""
 
     def __init__(self, settings: SearchSettings) -> None:
         pass
@@ -46,7 +46,7 @@ class AlwaysRoot:
 
 
 class LastAttempt:
-    """Iterative refinement: the latest attempt that has source, whatever became of it."""
+    """Iterative refinement: selects the latest attempt with source, failed or not."""
 
     def __init__(self, settings: SearchSettings) -> None:
         pass
@@ -56,7 +56,7 @@ class LastAttempt:
 
 
 class RootOrRepair:
-    """Best-of-K, except that a failed last attempt is repaired while its chain of repairs is short."""
+    """Best-of-K with repairs: selects the last attempt if it failed and its chain of repairs is short."""
 
     def __init__(self, settings: SearchSettings) -> None:
         self._max_repairs = settings.max_repairs
@@ -68,7 +68,7 @@ class RootOrRepair:
 
 
 def _repairs(tree: Tree, node: Node) -> int:
-    """How many repairs in a row led to this node: a repair is what was made of a failed node."""
+    """Return the number of repairs in a row that led to this node."""
     count = 0
     for parent in tree.ancestors(node.id):
         if not parent.failed:

@@ -1,1 +1,1 @@
-"""What happened, in one SQLite file per run folder: the only home of sqlite3."""
+"""The record of runs in one SQLite file per folder. Only this package imports sqlite3."""

@@ -1,4 +1,4 @@
-"""One writer per run folder: a file lock that names its holder and vanishes with it."""
+"""One writer per run folder: a file lock that names its holder and ends with its process."""
 
 from __future__ import annotations
 
@@ -15,32 +15,32 @@ LOCK_NAME = "writer.lock"
 _held: set[int] = set()
 
 
-def _let_go() -> None:
-    """In a forked child: close the copies of the locks, which would otherwise outlive the writer."""
+def _close_copies() -> None:
+    """Close the copies of the locks in a forked child; they would outlive the writer."""
     for descriptor in _held:
         os.close(descriptor)
     _held.clear()
 
 
-os.register_at_fork(after_in_child=_let_go)
+os.register_at_fork(after_in_child=_close_copies)
 
 
 class WriterLock:
-    """Held from creation to ``release``. A process that is started meanwhile does not inherit it."""
+    """Held from creation to ``release``. Child processes do not inherit it."""
 
     def __init__(self, folder: Path) -> None:
         self._descriptor = os.open(folder / LOCK_NAME, os.O_RDWR | os.O_CREAT, 0o644)
         try:
             _take(self._descriptor, folder)
             os.ftruncate(self._descriptor, 0)
-            os.pwrite(self._descriptor, _myself().encode(), 0)
+            os.pwrite(self._descriptor, _describe_this_process().encode(), 0)
         except BaseException:
             os.close(self._descriptor)
             raise
         _held.add(self._descriptor)
 
     def release(self) -> None:
-        """Let another process write; without effect the second time. The file stays: to remove it would be a race."""
+        """Let another process write. A second call does nothing. The file stays: removing it would be a race."""
         if self._descriptor in _held:
             _held.remove(self._descriptor)
             os.ftruncate(self._descriptor, 0)
@@ -49,7 +49,7 @@ class WriterLock:
 
 
 def refuse_if_held(folder: Path) -> None:
-    """Raise StoreLocked when a process writes to a folder; changes nothing there."""
+    """Raise StoreLocked if a process writes to the folder; change nothing there."""
     try:
         descriptor = os.open(folder / LOCK_NAME, os.O_RDONLY)
     except FileNotFoundError:
@@ -67,10 +67,10 @@ def _take(descriptor: int, folder: Path) -> None:
         holder = os.pread(descriptor, 1000, 0).decode("utf-8", "replace").strip() or "another process"
         raise StoreLocked(
             f"{folder} is being written to by {holder}.",
-            "Wait until that process ends, or stop it; reading the run is possible meanwhile.",
+            "Wait until that process ends, or stop it. The run can be read meanwhile.",
         ) from error
 
 
-def _myself() -> str:
+def _describe_this_process() -> str:
     now = datetime.now(UTC).isoformat(timespec="seconds")
     return f"process {os.getpid()} on {socket.gethostname()} since {now}\n"

@@ -1,4 +1,4 @@
-"""Runs that are stored: which one is meant, what it was made with, and a place for a new one."""
+"""Stored runs: finding the run of a folder, its settings, replies and reports; and a place for a new run."""
 
 from __future__ import annotations
 
@@ -20,68 +20,68 @@ from stark.store.sqlite import SqliteStore
 from stark_worker.protocol.report import DeviceFacts, EvalReport, Timing
 from stark_worker.protocol.request import Entry, Score
 
-LISTED = 20  # runs that are named in an error
+MAX_LISTED_RUNS = 20  # in an error
 
 
 def only_run(store: StoreReader, folder: Path) -> RunRecord:
-    """The run of a folder."""
+    """Return the only run of a folder."""
     runs = store.runs()
     if not runs:
-        raise StoreError(f"The store in {folder} holds no run.", "It was stopped before it began; start it anew.")
+        raise StoreError(f"The store in {folder} holds no run.", "It was stopped before it began; start it again.")
     if len(runs) > 1:
         raise UsageError(
             f"{folder} holds a benchmark of {len(runs)} runs.",
-            "Read it with stark report; go on with it by the stark bench command that began it.",
+            "Read it with stark report; resume it with the stark bench command that began it.",
         )
     return runs[0]
 
 
 def settings_of(record: RunRecord) -> Settings:
-    """The settings a run was stored with."""
+    """Return the settings a run was stored with."""
     try:
         return Settings.model_validate(record.settings)
     except ValidationError as error:
         first = error.errors()[0]
         key = ".".join(map(str, first["loc"]))
         raise StoreTooNew(
-            f"The run {record.id} has a setting this version does not know: {key}, {first['msg'].lower()}.",
-            "Go on with it in the version that began it, which the store names.",
+            f"The run {record.id} has a setting that this version does not know: {key}, {first['msg'].lower()}.",
+            "Resume it with the version of STARK that began it; the store names it.",
         ) from error
 
 
 def pick_run(store: StoreReader, folder: Path, name: str | None) -> RunRecord:
-    """The run of a folder, or the one of a benchmark that a name fits: the whole of its own, or a part of it."""
+    """Return the run of a folder, or the run of a benchmark whose name matches in full or in part."""
     runs = store.runs()
     if not runs or (name is None and len(runs) == 1):
         return only_run(store, folder)
-    fitting = [run for run in runs if run.id == name] or [run for run in runs if fnmatchcase(run.id, f"*{name or ''}*")]
-    if len(fitting) == 1:
-        return fitting[0]
+    matches = [run for run in runs if run.id == name] or [run for run in runs if fnmatchcase(run.id, f"*{name or ''}*")]
+    if len(matches) == 1:
+        return matches[0]
     what = f"{folder} holds a benchmark of {len(runs)} runs"
     if name is not None:
-        what += f", and {len(fitting) or 'none'} of them {'fit' if fitting else 'fits'} {name!r}"
+        what += f", and {len(matches) or 'none'} of them {'match' if matches else 'matches'} {name!r}"
     raise UsageError(
         f"{what}.",
-        f"Choose one with --run and its name, or a part of it with wildcards:\n{_names(fitting or runs)}",
+        f"Choose one with --run and its name, or a part of it with wildcards:\n{_names(matches or runs)}",
     )
 
 
 def _names(runs: Sequence[RunRecord]) -> str:
-    more = [f"and {len(runs) - LISTED} more"] if len(runs) > LISTED else []
-    return "\n".join(f"  {name}" for name in [*(run.id for run in runs[:LISTED]), *more])
+    more = [f"and {len(runs) - MAX_LISTED_RUNS} more"] if len(runs) > MAX_LISTED_RUNS else []
+    return "\n".join(f"  {name}" for name in [*(run.id for run in runs[:MAX_LISTED_RUNS]), *more])
 
 
-def stored_replies(folder: str, role: Role) -> list[Reply]:
-    """The replies a role got in a stored run, for the replay model."""
+def load_replies(folder: str, role: Role) -> list[Reply]:
+    """Return the replies to a role in a stored run, for the replay model."""
     with closing(open_store(Path(folder), write=False)) as store:
         record = only_run(store, Path(folder))
         return [call.reply for call in store.calls(record.id) if call.role is role]
 
 
-def stored_reports(folder: str) -> tuple[DeviceFacts, dict[tuple[str, str, str, Score, bool], EvalReport]]:
-    """Every report in a store by task, candidate, entry, score and whether it is of a final, for the replay evaluator.
+def load_reports(folder: str) -> tuple[DeviceFacts, dict[tuple[str, str, str, Score, bool], EvalReport]]:
+    """Return the device and every report of a store, for the replay evaluator.
 
-    A store may hold a source judged by either score, above all the reference.
+    The key of a report is task, candidate, entry, score, and True for a final check.
     """
     with closing(open_store(Path(folder), write=False)) as store:
         records = store.runs()
@@ -101,8 +101,8 @@ def stored_reports(folder: str) -> tuple[DeviceFacts, dict[tuple[str, str, str, 
         return records[0].device, found
 
 
-def stored_timings(folder: Path, runs: Iterable[str]) -> dict[tuple[str, int], Timing]:
-    """The samples of every correct node of some runs, by run and node."""
+def load_timings(folder: Path, runs: Iterable[str]) -> dict[tuple[str, int], Timing]:
+    """Return the samples of every correct node of some runs, by run and node."""
     with closing(open_store(folder, write=False)) as store:
         return {
             (run, node.id): node.report.timing
@@ -114,12 +114,12 @@ def stored_timings(folder: Path, runs: Iterable[str]) -> dict[tuple[str, int], T
 
 @contextmanager
 def new_store(folder: Path) -> Iterator[SqliteStore]:
-    """A store for a new run. Where the run does not get as far as its first node, no trace of it stays."""
+    """Make a store for a new run. Remove it again if the run fails before its first node."""
     existed = folder.exists()
     store = open_store(folder, write=True)
     if store.runs():
         store.close()
-        raise UsageError(f"{folder} already holds a run.", f"Go on with it by: stark resume {folder}")
+        raise UsageError(f"{folder} already holds a run.", f"Resume it with: stark resume {folder}")
     try:
         yield store
     except BaseException:

@@ -1,4 +1,4 @@
-"""Opening a run folder: what is created, what is refused, and in which order."""
+"""Opening the store of a run folder: create, check, migrate, or refuse."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from typing import Literal, overload
 
 from stark.core.errors import StoreError, StoreTooNew
 from stark.store import schema
-from stark.store.connection import FILE_NAME, as_store_errors, connect, damaged, missing
+from stark.store.connection import FILE_NAME, as_store_errors, connect, damaged_error, missing_error
 from stark.store.lock import WriterLock
 from stark.store.reader import SqliteReader
 from stark.store.sqlite import SqliteStore
 
 DRAFT_NAME = "stark.new"
-SMALLEST_PAGE = 512  # SQLite takes a shorter file for a new one, and deletes its -wal
+SMALLEST_PAGE = 512  # SQLite treats a shorter file as new and deletes its -wal
 
 
 @overload
@@ -40,19 +40,19 @@ def open_store(folder: Path, write: bool, create: bool = True) -> SqliteReader:
 
 
 def check_presence(folder: Path) -> None:
-    """Refuse a folder without a store, and what SQLite would take for an empty database of its own."""
+    """Refuse a folder without a store, and a file that SQLite would treat as an empty database."""
     file = folder / FILE_NAME
     if file.exists():
         if file.stat().st_size < SMALLEST_PAGE:
-            raise damaged(folder, "the file is empty or was cut off")
+            raise damaged_error(folder, "the file is empty or was cut off")
     elif _side_files(folder):
-        raise damaged(folder, f"the file is missing, and only {_side_files(folder)[0].name} is left")
+        raise damaged_error(folder, f"the file is missing, and only {_side_files(folder)[0].name} is left")
     else:
-        raise missing(folder)
+        raise missing_error(folder)
 
 
 def check_identity(folder: Path, db: sqlite3.Connection) -> int:
-    """The version of a store; refuses the file of another program, and one from the future."""
+    """Return the version of a store; refuse the file of another program and a newer version."""
     application = db.execute("PRAGMA application_id").fetchone()[0]
     version: int = db.execute("PRAGMA user_version").fetchone()[0]
     known = len(schema.MIGRATIONS)
@@ -60,7 +60,7 @@ def check_identity(folder: Path, db: sqlite3.Connection) -> int:
         raise StoreError(f"{folder / FILE_NAME} is the database of another program.", "Choose another folder.")
     if version > known:
         raise StoreTooNew(
-            f"{folder / FILE_NAME} has version {version}, and this STARK knows versions up to {known}.",
+            f"{folder / FILE_NAME} has version {version}; this STARK knows versions up to {known}.",
             "Use the version of STARK that wrote it, or a newer one.",
         )
     return version
@@ -73,8 +73,8 @@ def _open_to_read(folder: Path) -> SqliteReader:
         version, known = check_identity(folder, db), len(schema.MIGRATIONS)
         if version < known:
             raise StoreError(
-                f"{folder / FILE_NAME} has version {version}, and this STARK reads version {known}.",
-                "Resume the run once, or a benchmark by its `stark bench` command, which brings the file up to date.",
+                f"{folder / FILE_NAME} has version {version}; this STARK reads version {known}.",
+                "Resume the run once, or repeat the `stark bench` command of a benchmark: that updates the file.",
             )
         undo.pop_all()
     return SqliteReader(folder, db)
@@ -98,7 +98,7 @@ def _open_to_write(folder: Path) -> SqliteStore:
 
 
 def _create(folder: Path) -> None:
-    """Make the file under another name first: a ``stark.db`` is always whole, whenever the process dies."""
+    """Make the file under another name first, so that a killed process never leaves half a ``stark.db``."""
     draft = folder / DRAFT_NAME
     draft.unlink(missing_ok=True)
     try:
@@ -112,7 +112,7 @@ def _create(folder: Path) -> None:
 
 
 def _flush(folder: Path) -> None:
-    """Make the names in a folder durable."""
+    """Make the file names of a folder durable."""
     descriptor = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(descriptor)
@@ -121,32 +121,32 @@ def _flush(folder: Path) -> None:
 
 
 def _examine(folder: Path) -> int:
-    """The version of a file that is fit to be written to. Only reads: a file that is refused stays as it was."""
+    """Check a file before it is opened to write and return its version. Only reads: a refused file stays unchanged."""
     with closing(_connect_to_read(folder)) as db:
         version = check_identity(folder, db)
         verdict = db.execute("PRAGMA quick_check(1)").fetchone()[0]
     if verdict != "ok":
-        raise damaged(folder, " ".join(verdict.split()))
+        raise damaged_error(folder, " ".join(verdict.split()))
     return version
 
 
 def _connect_to_read(folder: Path) -> sqlite3.Connection:
-    """A connection that has read the header.
+    """Open a connection to read, and read the header.
 
-    The file of a writer that was killed is in WAL mode, which SQLite cannot read from a read-only folder unless it is
-    told that nobody writes. Without side files that is true.
+    A killed writer leaves the file in WAL mode. SQLite reads that from a read-only folder only as immutable, which is
+    true if there are no side files.
     """
     file = folder / FILE_NAME
     try:
-        return _tried(connect(file, "ro"))
+        return _check_header(connect(file, "ro"))
     except sqlite3.OperationalError as error:
         read_only = error.sqlite_errorcode & 0xFF in (sqlite3.SQLITE_READONLY, sqlite3.SQLITE_CANTOPEN)
         if not read_only or _side_files(folder):
             raise
-    return _tried(connect(file, "ro", immutable=True))
+    return _check_header(connect(file, "ro", immutable=True))
 
 
-def _tried(db: sqlite3.Connection) -> sqlite3.Connection:
+def _check_header(db: sqlite3.Connection) -> sqlite3.Connection:
     try:
         db.execute("PRAGMA user_version").fetchone()
     except sqlite3.Error:

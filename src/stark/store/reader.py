@@ -12,7 +12,7 @@ from stark.core.errors import StoreError
 from stark.core.records import Call, Ending, EndReason, Final, RoleUsage, RunRecord, Spend, TicketRecord
 from stark.core.tree import Judgement, Node, Role
 from stark.store import rows
-from stark.store.connection import as_store_errors, bound, damaged
+from stark.store.connection import as_store_errors, damaged_error, to_sql_value
 
 Record = TypeVar("Record")
 
@@ -129,12 +129,12 @@ class SqliteReader:
             try:
                 return [record_of(row) for row in self.db.execute(query, values)]
             except (ValueError, TypeError, IndexError) as error:  # a row that is not what was written
-                raise damaged(self.folder, str(error)) from error
+                raise damaged_error(self.folder, str(error)) from error
 
     def _key(self, run_id: str) -> int:
         if run_id not in self._keys:
             query = "SELECT key FROM runs WHERE id = CAST(? AS TEXT)"
-            found = self._load(lambda row: int(row["key"]), query, bound(run_id))
+            found = self._load(lambda row: int(row["key"]), query, to_sql_value(run_id))
             if not found:
                 raise StoreError(f"There is no run {run_id!r} in {self.folder}.")
             self._keys[run_id] = found[0]

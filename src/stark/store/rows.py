@@ -1,4 +1,4 @@
-"""Records as rows and back."""
+"""Converts records to rows and back."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def run_of(row: sqlite3.Row) -> RunRecord:
         templates=json.loads(row["templates"]),
         versions=json.loads(row["versions"]),
         device=from_json(DeviceFacts, row["device"]),
-        labels=json.loads(row["labels"]) if "labels" in row.keys() else {},  # noqa: SIM118  salvaged from an older file
+        labels=json.loads(row["labels"]) if "labels" in row.keys() else {},  # noqa: SIM118  missing in an older file that is salvaged
     )
 
 
@@ -83,15 +83,15 @@ def judgement_of(row: sqlite3.Row) -> Judgement:
     return Judgement(number, Role(role), Outcome(outcome), *figures)
 
 
-def judged(row: sqlite3.Row | dict[str, Any]) -> Judgement:
-    """The judgement of a node that was stored without one."""
+def compute_judgement(row: sqlite3.Row | dict[str, Any]) -> Judgement:
+    """Compute the judgement of a node that was stored without one."""
     report, notes = from_json(EvalReport, row["report"]), tuple(json.loads(row["notes"]))
     attempt = Attempt(Role(row["role"]), None, report, notes=notes)
     return Node(row["id"], row["parent_id"], attempt, row["same_as"]).judgement
 
 
 def judgement_text(judgement: Judgement) -> str:
-    """The fields in their order and nothing else: a report on many runs reads these by the ten thousand."""
+    """Format the fields without names: a report on many runs reads ten thousands of these."""
     return plain_text(dataclasses.astuple(judgement))
 
 
@@ -177,20 +177,22 @@ def _reply_of(row: sqlite3.Row) -> Reply:
 
 
 def record_text(record: Any) -> str:
-    """A dataclass as JSON; a StoreError for what JSON cannot say, such as NaN."""
+    """Format a dataclass as JSON; raise a StoreError for values such as NaN."""
     try:
         return to_json(record)
     except (ValueError, TypeError) as error:
-        raise _unspeakable(error) from error
+        raise _unstorable(error) from error
 
 
 def plain_text(value: Any) -> str:
-    """Plain lists and dicts as JSON; a StoreError for what JSON cannot say."""
+    """Format plain lists and dicts as JSON; raise a StoreError for values such as NaN."""
     try:
         return json.dumps(value, ensure_ascii=False, allow_nan=False)
     except (ValueError, TypeError) as error:
-        raise _unspeakable(error) from error
+        raise _unstorable(error) from error
 
 
-def _unspeakable(error: Exception) -> StoreError:
-    return StoreError(f"A record cannot be stored: {error}.", "The part that made it is faulty; please report it.")
+def _unstorable(error: Exception) -> StoreError:
+    return StoreError(
+        f"A record cannot be stored: {error}.", "This is a fault of STARK or of a plugin; please report it."
+    )

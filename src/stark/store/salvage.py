@@ -1,4 +1,4 @@
-"""Rescue from a damaged file whatever rows can still be read."""
+"""Rescues the readable rows of a damaged store."""
 
 from __future__ import annotations
 
@@ -18,8 +18,7 @@ from stark.store.connection import FILE_NAME, as_store_errors, connect, insert, 
 from stark.store.lock import refuse_if_held
 from stark.store.open import check_identity, check_presence, open_store
 
-GAP = 20_000
-"""How many rowids in a row may be unreadable before the rest of a table is given up."""
+MAX_UNREADABLE_ROWIDS = 20_000  # in a row; then the rest of a table is given up
 
 _UNREADABLE = (sqlite3.DatabaseError, UnicodeDecodeError)
 _KINDS = {"INTEGER": int, "REAL": float, "TEXT": str}
@@ -34,9 +33,9 @@ Row = dict[str, Any]
 
 
 def salvage(folder: Path, into: Path) -> dict[str, int]:
-    """Copy what can be read in ``folder`` to a new store in ``into``; returns how many rows of each table were kept.
+    """Copy the readable rows of ``folder`` to a new store in ``into``; return the number of rows by table.
 
-    The original is never modified: a copy of it is read.
+    The original is never modified: a copy is read.
     """
     with as_store_errors(folder):
         check_presence(folder)
@@ -54,14 +53,14 @@ def salvage(folder: Path, into: Path) -> dict[str, int]:
 def _rescue(folder: Path, scratch: Path) -> dict[str, int]:
     """Fill a store in ``scratch/new`` from a copy of the damaged one."""
     for file in folder.glob(f"{FILE_NAME}*"):
-        if not file.name.endswith("-shm"):  # an index of the -wal, which SQLite makes anew
+        if not file.name.endswith("-shm"):  # an index of the -wal, which SQLite makes again
             shutil.copyfile(file, scratch / file.name)
     with (
         closing(connect(scratch / FILE_NAME, "rw")) as damaged,
         closing(open_store(scratch / "new", write=True)) as store,
     ):
         try:
-            damaged.execute("PRAGMA writable_schema = ON")  # read on although the file is shorter than it should be
+            damaged.execute("PRAGMA writable_schema = ON")  # read on in a file that is too short
             check_identity(folder, damaged)
         except _UNREADABLE as error:
             raise StoreDamaged(f"Nothing can be rescued from {folder / FILE_NAME}: {error}.") from error
@@ -73,7 +72,7 @@ def _rescue(folder: Path, scratch: Path) -> dict[str, int]:
 
 
 class _Rescue:
-    """Carries rows over table by table. The new file's own constraints refuse a row whose parent or run was lost."""
+    """Copies rows table by table. The new file's constraints refuse a row whose parent or run was lost."""
 
     def __init__(self, damaged: sqlite3.Connection, new: sqlite3.Connection) -> None:
         self.damaged = damaged
@@ -105,7 +104,7 @@ class _Rescue:
         kinds = {info["name"]: _KINDS[info["type"]] for info in self.new.execute(f"PRAGMA table_info({table})")}
         count = 0
         for found in _rows(self.damaged, table):
-            there = {name: kind for name, kind in kinds.items() if name in found.keys()}  # noqa: SIM118  fewer in an older file
+            there = {name: kind for name, kind in kinds.items() if name in found.keys()}  # noqa: SIM118  an older file has fewer
             old = {name: found[name] for name in there}
             new = adapt(old) if _is_sound(table, found, there) else None
             if new is not None and self._inserted(table, new):
@@ -122,7 +121,7 @@ class _Rescue:
 
     def _node(self, row: Row) -> Row:
         same_as = row["same_as"] if (row["run"], row["same_as"]) in self.nodes else None
-        judgement = rows.judgement_text(rows.judged(row))  # an older file has none
+        judgement = rows.judgement_text(rows.compute_judgement(row))  # an older file has none
         return row | {"position": len(self.positions[row["run"]]), "same_as": same_as, "judgement": judgement}
 
     def _node_kept(self, old: Row, new: Row) -> None:
@@ -130,11 +129,11 @@ class _Rescue:
         self.nodes.add((old["run"], old["id"]))
 
     def _final(self, row: Row) -> Row | None:
-        """Without its node it would be taken for a word on the next one of that number."""
+        """Drop a final without its node: it would count for the next node of that number."""
         return row if (row["run"], row["node_id"]) in self.nodes else None
 
     def _ticket(self, row: Row) -> Row:
-        """What an attempt saw is counted in landed nodes: count those of them that are left."""
+        """Recount the landed nodes that the attempt saw: some may be lost."""
         return row | {"visible": bisect_left(self.positions[row["run"]], row["visible"])}
 
     def _ticket_kept(self, old: Row, new: Row) -> None:
@@ -144,11 +143,11 @@ class _Rescue:
         self.reservations.add(old["id"])
 
     def _call(self, row: Row) -> Row | None:
-        """A call of an attempt that is left. Of an attempt to be resumed, only those before the first lost one."""
+        """Keep the calls of kept attempts; of an unfinished attempt only those before the first lost call."""
         attempt = (row["run"], row["number"])
         if attempt not in self.nodes and (attempt not in self.tickets or row["index"] != self.next_index[attempt]):
             return None
-        if row["reservation"] not in self.reservations:  # lost; the call itself knows what was spent
+        if row["reservation"] not in self.reservations:  # lost; the call itself states its cost
             self._inserted("reservations", _settled_reservation(row))
         return row
 
@@ -163,7 +162,7 @@ def _settled_reservation(call: Row) -> Row:
 
 
 def _is_sound(table: str, row: sqlite3.Row, kinds: dict[str, type]) -> bool:
-    """Whether a row that could be read is also one that the store could have written."""
+    """True if the store could have written this row."""
     if not all(row[name] is None or isinstance(row[name], kind) for name, kind in kinds.items()):
         return False
     try:
@@ -174,11 +173,11 @@ def _is_sound(table: str, row: sqlite3.Row, kinds: dict[str, type]) -> bool:
 
 
 def _rows(db: sqlite3.Connection, table: str) -> Iterator[sqlite3.Row]:
-    """All readable rows, in the order in which they were written: in one sweep, or past the first fault one by one."""
+    """Yield all readable rows in the order of writing: in one sweep, and one by one after the first fault."""
     last = 0
     try:
         for row in db.execute(f"SELECT rowid AS place, * FROM {table} NOT INDEXED ORDER BY rowid"):
-            if not last < row["place"] <= last + GAP:
+            if not last < row["place"] <= last + MAX_UNREADABLE_ROWIDS:
                 break
             last = row["place"]
             yield row
@@ -190,7 +189,7 @@ def _rows(db: sqlite3.Connection, table: str) -> Iterator[sqlite3.Row]:
 
 
 def _probe(db: sqlite3.Connection, table: str, place: int) -> Iterator[sqlite3.Row]:
-    end = place + GAP
+    end = place + MAX_UNREADABLE_ROWIDS
     while place < end:
         try:
             row = db.execute(f"SELECT rowid AS place, * FROM {table} NOT INDEXED WHERE rowid = ?", (place,)).fetchone()
@@ -198,5 +197,5 @@ def _probe(db: sqlite3.Connection, table: str, place: int) -> Iterator[sqlite3.R
             row = None
         place += 1
         if row is not None:
-            end = place + GAP
+            end = place + MAX_UNREADABLE_ROWIDS
             yield row

@@ -1,6 +1,6 @@
-"""The tables, and how a file of an older version becomes one of this version.
+"""The tables, and the migrations of older files.
 
-A version is the number of migrations a file has been through. Never change a migration that was released; add one.
+The version of a file is the number of its migrations. Never change a released migration; add one.
 """
 
 from __future__ import annotations
@@ -10,13 +10,13 @@ from collections.abc import Callable
 from contextlib import suppress
 
 from stark.store import rows
-from stark.store.connection import bound, transaction
+from stark.store.connection import to_sql_value, transaction
 
-APPLICATION_ID = 0x5354524B  # "STRK": tells a store from any other SQLite file
+APPLICATION_ID = 0x5354524B  # "STRK": marks the SQLite file as a store
 
-# ``nodes`` refers to itself only backwards, because a parent lands before its children. Money stands in
-# ``reservations`` alone (the worst until it is settled, the actual from then on), so that counting it never reads
-# prompts. ``clocks`` is apart from ``runs`` because it changes often and the row of a run is long.
+# ``nodes`` refers to itself only backwards, because a parent lands before its children. Money is stored in
+# ``reservations`` only (the worst case, then the actual cost), so that adding it up never reads prompts. ``clocks`` is
+# separate from ``runs`` because it changes often and the row of a run is long.
 _VERSION_1 = (
     """CREATE TABLE runs (
         key INTEGER PRIMARY KEY,
@@ -133,15 +133,14 @@ def _add_finals(db: sqlite3.Connection) -> None:
 
 
 def _add_judgements(db: sqlite3.Connection) -> None:
-    """What a report reads of a node and of a call, in indices of their own: the rows hold long texts, and a benchmark's
-    file is many times as large as its figures."""
+    """Add indices with all that a report reads of nodes and calls: the rows themselves hold long texts."""
     db.execute("ALTER TABLE nodes ADD COLUMN judgement TEXT NOT NULL DEFAULT ''")
     for (place,) in db.execute("SELECT rowid FROM nodes").fetchall():
         row = db.execute(
             "SELECT id, parent_id, role, report, notes, same_as FROM nodes WHERE rowid = ?", (place,)
         ).fetchone()
-        with suppress(ValueError, TypeError):  # a row that makes no sense is told as damage by whoever reads it
-            text = bound(rows.judgement_text(rows.judged(row)))
+        with suppress(ValueError, TypeError):  # reading such a row raises StoreDamaged
+            text = to_sql_value(rows.judgement_text(rows.compute_judgement(row)))
             db.execute("UPDATE nodes SET judgement = CAST(? AS TEXT) WHERE rowid = ?", (text, place))
     db.execute("CREATE INDEX judgements_of_run ON nodes (run, position, judgement)")
     db.execute(
@@ -151,7 +150,7 @@ def _add_judgements(db: sqlite3.Connection) -> None:
 
 
 def _add_opponents(db: sqlite3.Connection) -> None:
-    """Judgements say what the opponent took, which earlier versions cannot read; who was asked is read of all runs."""
+    """Let judgements hold the opponent's time, which earlier versions cannot read; add an index of models."""
     db.execute("CREATE INDEX models_of_run ON calls (run, model)")
 
 
@@ -160,10 +159,9 @@ MIGRATIONS: list[Migration] = [_create_tables, _add_benchmarks, _add_finals, _ad
 
 
 def migrate(db: sqlite3.Connection, version: int) -> None:
-    """Bring a file from ``version`` up to this version, each step in a transaction of its own.
+    """Migrate a file from ``version`` to this version, each step in its own transaction.
 
-    The version is written even when no step is missing, so that a full or read-only disk is noticed on opening,
-    before a model has been paid.
+    The version is always written, so that a full or read-only disk fails here, before a model is paid.
     """
     for number, step in enumerate(MIGRATIONS[version:], start=version + 1):
         with transaction(db):

@@ -13,7 +13,7 @@ from stark.core.errors import StoreError
 from stark.core.records import Call, Ending, Final, RunRecord, Spend, TicketRecord
 from stark.core.tree import Node
 from stark.store import rows
-from stark.store.connection import as_store_errors, bound, insert, transaction
+from stark.store.connection import as_store_errors, insert, to_sql_value, transaction
 from stark.store.lock import WriterLock
 from stark.store.reader import Account, SqliteReader
 
@@ -37,7 +37,7 @@ class SqliteStore(SqliteReader):
 
     def amend(self, run_id: str, settings: dict[str, Any]) -> None:
         key = self._key(run_id)
-        text = bound(rows.plain_text(settings))
+        text = to_sql_value(rows.plain_text(settings))
         with self._transaction():
             self.db.execute(
                 "INSERT INTO amendments (run, replaced_at, settings) SELECT key, ?, settings FROM runs WHERE key = ?",
@@ -80,7 +80,7 @@ class SqliteStore(SqliteReader):
         condition = "".join(f' AND "{name}" = ?' for name in of_call)
         settled = self.db.execute(
             f"UPDATE reservations SET tokens = ?, usd = ? WHERE id = ? AND tokens IS NULL{condition}",
-            (bound(actual.tokens), bound(actual.usd), reservation, *of_call.values()),
+            (to_sql_value(actual.tokens), to_sql_value(actual.usd), reservation, *of_call.values()),
         )
         if settled.rowcount != 1:
             raise StoreError(f"There is no open reservation {reservation} for this call in {self.folder}.")
@@ -99,7 +99,7 @@ class SqliteStore(SqliteReader):
     def clock(self, run_id: str, seconds: float) -> None:
         key = self._key(run_id)
         with self._transaction():
-            self.db.execute("UPDATE clocks SET seconds = seconds + ? WHERE run = ?", (bound(seconds), key))
+            self.db.execute("UPDATE clocks SET seconds = seconds + ? WHERE run = ?", (to_sql_value(seconds), key))
 
     def end(self, run_id: str, ending: Ending) -> None:
         now = datetime.now(UTC).isoformat(timespec="seconds")
