@@ -32,7 +32,7 @@ from stark.evaluation.open import open_evaluator
 from stark.evaluation.requests import make_request
 from stark.models.playbook.codegen.candidate import write_candidate
 from stark.models.playbook.model import LANGUAGES
-from stark.models.playbook.moves import applicable, complete
+from stark.models.playbook.moves import drop_unmet, find_applicable
 from stark.models.playbook.trace.program import read_task
 from stark.run import api
 from stark.run.config import load_settings
@@ -123,9 +123,9 @@ def show(rows: list[dict[str, Any]]) -> dict[str, Any]:
 def ladder(source: str, target: str) -> list[frozenset[str]]:
     """Candidates without a search: the moves one after the other, in the order a planner would take them."""
     program = read_task(source)
-    known = sorted(applicable(program, target), key=lambda move: -move.gain)
+    known = sorted(find_applicable(program, target), key=lambda move: -move.gain)
     names = [move.name for move in known if move.gain and not move.risky]
-    return list(dict.fromkeys(complete(frozenset(names[:count])) for count in range(1, len(names) + 1)))
+    return list(dict.fromkeys(drop_unmet(frozenset(names[:count])) for count in range(1, len(names) + 1)))
 
 
 def write(folder: Path, target: str, paths: list[Path]) -> None:

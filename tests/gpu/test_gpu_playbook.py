@@ -18,7 +18,7 @@ pytest.importorskip("pydantic")
 
 from stark.models.playbook.codegen.candidate import write_candidate
 from stark.models.playbook.codegen.triton import TRITON
-from stark.models.playbook.moves import applicable
+from stark.models.playbook.moves import find_applicable
 from stark.models.playbook.trace.program import read_task
 
 TASKS = sorted((Path(__file__).parents[2] / "examples" / "tasks").glob("*.py"))
@@ -35,7 +35,7 @@ def judge(tmp_path_factory):
 def test_all_moves_together_are_correct(judge, path):
     source = path.read_text()
     program = read_task(source)
-    moves = frozenset(move.name for move in applicable(program, "triton"))
+    moves = frozenset(move.name for move in find_applicable(program, "triton"))
     request = EvalRequest(
         source, write_candidate(program, moves, TRITON), target=Target.TRITON, limits=Limits(60.0, 60.0)
     )

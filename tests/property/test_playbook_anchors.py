@@ -10,12 +10,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from paths import ROOT
-from stark.agents.anchors import BEGIN, END, measure_outside_share, find_violations
-from stark.models.playbook.anchors import changed, mark, regions
+from stark.agents.anchors import BEGIN, END, find_violations, measure_outside_share
+from stark.models.playbook.anchors import find_changed, find_regions, mark_regions
 from stark.models.playbook.codegen.candidate import write_candidate
 from stark.models.playbook.codegen.cpp import CPP
 from stark.models.playbook.codegen.triton import TRITON
-from stark.models.playbook.moves import applicable, complete
+from stark.models.playbook.moves import drop_unmet, find_applicable
 from stark.models.playbook.trace.program import read_task
 
 FUSE = frozenset({"fuse"})
@@ -44,8 +44,8 @@ def lines_outside(scaffold: str) -> list[str]:
 def steps(draw: st.DrawFn) -> tuple[str, str, frozenset[str], frozenset[str]]:
     """A task, a target, and two sets of moves: what there is and what is to be."""
     name, target = draw(st.sampled_from(sorted(PROGRAMS))), draw(st.sampled_from(sorted(LANGUAGES)))
-    names = [move.name for move in applicable(PROGRAMS[name], target)]
-    sets = st.frozensets(st.sampled_from(names)).map(lambda moves: complete(FUSE | moves))
+    names = [move.name for move in find_applicable(PROGRAMS[name], target)]
+    sets = st.frozensets(st.sampled_from(names)).map(lambda moves: drop_unmet(FUSE | moves))
     return name, target, draw(sets), draw(sets)
 
 
@@ -54,8 +54,8 @@ def steps(draw: st.DrawFn) -> tuple[str, str, frozenset[str], frozenset[str]]:
 def test_what_is_marked_is_what_changes(step):
     name, target, before, after = step
     source, made = written(name, target, before), written(name, target, after)
-    marked = changed(source, made)
-    scaffold = mark(source, made, "Apply this.\nTake back that.", (BEGIN, END))
+    marked = find_changed(source, made)
+    scaffold = mark_regions(source, made, "Apply this.\nTake back that.", (BEGIN, END))
     assert find_violations(scaffold, source) == ()
     assert scaffold.count(BEGIN) == scaffold.count(END) == len(marked)
     differing = Counter(lines_outside(scaffold)) - Counter(made.split("\n"))
@@ -64,7 +64,7 @@ def test_what_is_marked_is_what_changes(step):
         share = measure_outside_share(source, scaffold, made)
         assert share is None or share == 0.0 or BESIDE in made
     if before != after and source.split("\n")[1:] != made.split("\n")[1:]:
-        texts = {each.name: each.text for each in regions(made)}
+        texts = {each.name: each.text for each in find_regions(made)}
         assert all(each.text != texts[each.name] for each in marked), "a region that is marked stays as it is"
 
 
@@ -72,7 +72,7 @@ def test_what_is_marked_is_what_changes(step):
 @settings(max_examples=20)
 def test_regions_lie_beside_each_other(step):
     name, target, before, _ = step
-    found = sorted(regions(written(name, target, before)), key=lambda each: each.first)
+    found = sorted(find_regions(written(name, target, before)), key=lambda each: each.first)
     assert {each.name for each in found} >= {"kernel", "forward"}
     assert all(one.last < other.first for one, other in itertools.pairwise(found))
 
@@ -90,16 +90,16 @@ MARKED = {
 def test_every_region_of_a_plan_is_marked_and_only_those(case):
     before, after, names = MARKED[case]
     source, made = (written("gated_mlp_block", "cpu", FUSE | {*moves}) for moves in (before, after))
-    assert {each.name for each in changed(source, made)} == names
+    assert {each.name for each in find_changed(source, made)} == names
 
 
 def test_what_a_launch_says_is_marked_where_the_kernel_is_launched():
     source, made = (written("softmax_rows", "triton", moves) for moves in (FUSE, FUSE | {"warps"}))
-    assert [each.name for each in changed(source, made)] == ["forward"]
+    assert [each.name for each in find_changed(source, made)] == ["forward"]
 
 
 def test_of_a_task_forward_is_marked():
     for name, source in TASKS.items():
         made = written(name, "cpu", FUSE)
-        assert [each.name for each in changed(source, made)] == ["forward"]
-        assert find_violations(mark(source, made, "Apply this.", (BEGIN, END)), source) == ()
+        assert [each.name for each in find_changed(source, made)] == ["forward"]
+        assert find_violations(mark_regions(source, made, "Apply this.", (BEGIN, END)), source) == ()

@@ -7,37 +7,37 @@ import random
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stark.models.playbook.moves import MOVES, Moves, complete, header, moves_of
-from stark.models.playbook.planner import apply_text, choose_plan, follow, named_moves, repair
-from stark.models.playbook.prompt import Prompt, Shown
-from stark.models.playbook.trace.values import Unknown
+from stark.models.playbook.moves import MOVES, Moves, drop_unmet, format_header, parse_moves
+from stark.models.playbook.planner import choose_plan, choose_repair, follow_advice, format_apply, parse_named_moves
+from stark.models.playbook.prompt import EarlierAttempt, Prompt
+from stark.models.playbook.trace.values import Unsupported
 
 FUSE = frozenset({"fuse"})
 KNOWN = [move for move in MOVES.values() if "cpu" in move.targets]
 NAMES = [move.name for move in KNOWN]
 FAILED = ("failed (compile error).", "failed (wrong result).", "failed (runtime error).")
 
-move_sets = st.builds(lambda names: complete(FUSE | names), st.frozensets(st.sampled_from(NAMES), max_size=6))
-advice = st.lists(st.sampled_from(NAMES), max_size=3).map(lambda names: "\n".join(map(apply_text, names)))
+move_sets = st.builds(lambda names: drop_unmet(FUSE | names), st.frozensets(st.sampled_from(NAMES), max_size=6))
+advice = st.lists(st.sampled_from(NAMES), max_size=3).map(lambda names: "\n".join(map(format_apply, names)))
 results = st.one_of(st.sampled_from(FAILED), st.floats(0.1, 9.0).map("correct, {:.4g} ms.".format))
-attempts = st.builds(lambda moves, *rest: Shown(header(moves), *rest), move_sets, advice, results)
+attempts = st.builds(lambda moves, *rest: EarlierAttempt(format_header(moves), *rest), move_sets, advice, results)
 windows = st.lists(attempts, max_size=6, unique_by=lambda each: each.source).map(tuple)
 calls = st.integers(0, 1000)
 
 
-def blamed(shown: tuple[Shown, ...]) -> Moves:
+def blamed(shown: tuple[EarlierAttempt, ...]) -> Moves:
     """What is to blame, told the long way round."""
     found: set[str] = set()
-    right = [moves_of(each.source) for each in shown if not each.failed]
+    right = [parse_moves(each.source) for each in shown if not each.failed]
     for each in shown:
         if each.failed:
-            found |= {*moves_of(each.source), *named_moves(each.advice)}
-    if not any(each.failed and moves_of(each.source) == FUSE for each in shown):
+            found |= {*parse_moves(each.source), *parse_named_moves(each.advice)}
+    if not any(each.failed and parse_moves(each.source) == FUSE for each in shown):
         found -= FUSE
     return frozenset(name for name in found if not any(name in moves for moves in right))
 
 
-def prompt(latest: str, shown: tuple[Shown, ...], asked: str = "") -> Prompt:
+def prompt(latest: str, shown: tuple[EarlierAttempt, ...], asked: str = "") -> Prompt:
     return Prompt("", "cpu", "float32", latest, shown, asked, None)
 
 
@@ -47,21 +47,21 @@ def test_no_planned_move_is_one_that_failed_in_the_window(shown, data, seed):
     given_to = prompt(latest, shown)
     try:
         plan = choose_plan(given_to, KNOWN, random.Random(seed))
-    except Unknown:
+    except Unsupported:
         assert not latest
         assert "fuse" in blamed(shown)
         return
-    assert not blamed(shown) & {*named_moves(plan)}
-    made = follow(prompt(latest, (), plan), KNOWN, random.Random(seed))
-    assert made not in [moves_of(each.source) for each in shown if each.failed]
+    assert not blamed(shown) & {*parse_named_moves(plan)}
+    made = follow_advice(prompt(latest, (), plan), KNOWN, random.Random(seed))
+    assert made not in [parse_moves(each.source) for each in shown if each.failed]
 
 
 @given(windows, attempts.filter(lambda each: each.failed))
 def test_no_repair_is_what_failed_in_the_window(shown, latest):
     others = tuple(each for each in shown if each.source != latest.source)
     try:
-        made = repair(prompt(latest.source, (latest, *others), latest.advice), KNOWN)
-    except Unknown:
-        assert any(moves_of(each.source) == FUSE and each.failed for each in (latest, *others))
+        made = choose_repair(prompt(latest.source, (latest, *others), latest.advice), KNOWN)
+    except Unsupported:
+        assert any(parse_moves(each.source) == FUSE and each.failed for each in (latest, *others))
         return
-    assert made not in [moves_of(each.source) for each in (latest, *others) if each.failed]
+    assert made not in [parse_moves(each.source) for each in (latest, *others) if each.failed]

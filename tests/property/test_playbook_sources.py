@@ -9,14 +9,14 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from stark.agents.anchors import find_violations
-from stark.agents.prompts import Prompts, PromptContext, load_templates
+from stark.agents.prompts import PromptContext, Prompts, load_templates
 from stark.agents.replies import CODE_FORM, PLAN_FORM, SOLO_FORM, read_kernel, read_plan
 from stark.agents.windows import Window
 from stark.core.settings import Settings
 from stark.core.task import Task
 from stark.core.tree import ROOT_ID, Attempt, Node, Plan, Role
 from stark.models.playbook.model import PlaybookModel
-from stark.models.playbook.moves import moves_of
+from stark.models.playbook.moves import parse_moves
 from stark.run.methods import resolve
 from stark_worker.protocol.errors import Outcome
 from stark_worker.protocol.report import DeviceFacts, EvalReport, Timing
@@ -95,7 +95,7 @@ def test_plans_are_grounded_and_kernels_are_python_that_defines_modelnew(task, t
         made = read_kernel(answer(prompts.code(window, Plan(plan.text, plan.source)), CODE_FORM, calls)).source
         assert made is not None
         assert_kernel(made)
-        assert moves_of(made) != moves_of(selected.source or "")
+        assert parse_moves(made) != parse_moves(selected.source or "")
         selected = Node(number, selected.id, Attempt(Role.CODE, made, OK))
     alone = read_kernel(answer(prompts.solo(Window(root, root, (root,))), SOLO_FORM, calls)).source
     assert alone is not None

@@ -1,1 +1,1 @@
-"""How to propose: prompts, replies, anchors, windows, roles and workflows."""
+"""Proposes candidates: prompts, replies, anchors, windows, roles and workflows."""

@@ -28,11 +28,11 @@ StoredReplies = Callable[[str, Role], Sequence[Reply]]
 
 
 def open_model(
-    role: Role, settings: RoleSettings, answered: int = 0, stored_replies: StoredReplies | None = None
+    role: Role, settings: RoleSettings, answered: int = 0, load_replies: StoredReplies | None = None
 ) -> ChatModel:
     """Open the chat model of a role.
 
-    A resumed run has used ``answered`` replies already; a recorded model skips them. ``stored_replies`` reads the
+    A resumed run has used ``answered`` replies already; a recorded model skips them. ``load_replies`` reads the
     replies of another run for a replay.
     """
     name = settings.model
@@ -49,7 +49,7 @@ def open_model(
     if kind == "scripted":
         return RecordedModel(name, load_script(Path(place).expanduser(), role)[answered:])
     if kind == "replay":
-        return RecordedModel(name, _require_stored_replies(name, stored_replies)(place, role)[answered:])
+        return RecordedModel(name, _require_stored_replies(name, load_replies)(place, role)[answered:])
     if settings.base_url is None and _is_class_name(name):
         return typing.cast(ChatModel, find_class(ENTRY_POINT, name, {})(settings))
     # The import takes a second, which a scripted run need not wait for.
@@ -58,12 +58,12 @@ def open_model(
     return ProviderModel(settings)
 
 
-def open_for_estimate(role: Role, settings: RoleSettings, stored_replies: StoredReplies) -> ChatModel:
+def open_for_estimate(role: Role, settings: RoleSettings, load_replies: StoredReplies) -> ChatModel:
     """Open a model to count with. Without a name or a key it has at most a price."""
     from stark.models.prices import PriceOnlyModel
 
     try:
-        return open_model(role, settings, stored_replies=stored_replies) if settings.model else PriceOnlyModel(settings)
+        return open_model(role, settings, load_replies=load_replies) if settings.model else PriceOnlyModel(settings)
     except KeyMissing:
         return PriceOnlyModel(settings)
 
@@ -80,12 +80,12 @@ def describe_model(name: str) -> str:
     return f"{name} ({_NO_LLM[kind]})" if kind in _NO_LLM else name
 
 
-def _require_stored_replies(name: str, stored_replies: StoredReplies | None) -> StoredReplies:
-    if stored_replies is None:
+def _require_stored_replies(name: str, load_replies: StoredReplies | None) -> StoredReplies:
+    if load_replies is None:
         raise UsageError(
             f"{name} cannot be opened here: there is no store to read from.", "Open it through stark.run.api."
         )
-    return stored_replies
+    return load_replies
 
 
 def _is_class_name(name: str) -> bool:

@@ -52,7 +52,7 @@ _FINISH = {"length": Finish.TRUNCATED, "content_filter": Finish.REFUSED}
 
 @dataclasses.dataclass(frozen=True)
 class RequestOptions:
-    """The options of a request. An option that the model refuses is dropped for good."""
+    """The options of a request. An option that the model refuses is dropped from all later requests."""
 
     temperature: float | None
     effort: str | None

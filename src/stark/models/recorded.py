@@ -15,7 +15,7 @@ _SCRIPT_FILE = re.compile(r"(\d+)-(\w+)\.md")
 
 
 class RecordedModel:
-    """Returns its replies in order, one per call and free of charge, whatever the prompt is."""
+    """Returns its replies in order, one per call and free of charge, for any prompt."""
 
     def __init__(self, name: str, replies: Sequence[Reply]) -> None:
         self.name = name

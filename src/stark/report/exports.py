@@ -161,9 +161,7 @@ def _training_lines(nodes: Sequence[Node], calls: Sequence[Call], role: Role) ->
             "messages": [*prompt, {"role": "assistant", "content": call.reply.arguments or call.reply.text}],
             "role": call.role,
             "model": call.model,
-            "model_label": describe_model(
-                call.model
-            ),  # marks models that are no LLM
+            "model_label": describe_model(call.model),  # marks models that are no LLM
             "attempt": call.number,
             "outcome": node.report.outcome,
             "runtime_ms": node.runtime_ms,

@@ -4,16 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import importlib.util
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 import torch
 
 from paths import ROOT
-from stark.agents.prompts import Prompts, Scene, load_templates
+from stark.agents.prompts import PromptContext, Prompts, load_templates
 from stark.agents.replies import DEBUG_FORM, read_kernel
 from stark.agents.windows import Window
 from stark.core.settings import Settings
@@ -22,11 +19,12 @@ from stark.core.tree import ROOT_ID, Attempt, Node, Plan, Role
 from stark.models.playbook.codegen.candidate import write_candidate
 from stark.models.playbook.codegen.cpp import CPP
 from stark.models.playbook.model import PlaybookModel
-from stark.models.playbook.moves import applicable, moves_of
-from stark.models.playbook.planner import apply_text
+from stark.models.playbook.moves import find_applicable, parse_moves
+from stark.models.playbook.planner import format_apply
 from stark.models.playbook.trace.program import read_task
 from stark.run.methods import resolve
 from stark.store.open import open_store
+from stark_process import stark_command
 from stark_worker.compiler import extension
 from stark_worker.protocol.errors import Outcome
 from stark_worker.protocol.report import DeviceFacts, EvalReport, Timing
@@ -102,7 +100,7 @@ def test_all_safe_moves_together_compute_the_same(name, tmp_path):
     source = SOURCES[name]
     task = load(source, tmp_path / "task.py")
     program = read_task(source)
-    moves = frozenset(move.name for move in applicable(program, "cpu") if move.name != "short")
+    moves = frozenset(move.name for move in find_applicable(program, "cpu") if move.name != "short")
     candidate = load(write_candidate(program, moves, CPP), tmp_path / "candidate.py")
     torch.manual_seed(0)
     model, new = task.Model(*task.get_init_inputs()), candidate.ModelNew(*task.get_init_inputs())
@@ -154,12 +152,12 @@ def test_a_kernel_that_fails_by_a_risky_move_is_right_once_it_is_debugged(case, 
     forward, risky, repair = RISKY[case]
     source = odd_task(f"return {forward}", "16, 257", 257)
     task, moves = load(source, tmp_path / "task.py"), frozenset({"fuse", "polynomial", "relax", risky})
-    moves &= {move.name for move in applicable(read_task(source), "cpu")}
+    moves &= {move.name for move in find_applicable(read_task(source), "cpu")}
     wrong = write_candidate(read_task(source), moves, CPP)
     with pytest.raises(AssertionError, match="not close"):
         compare(task, load(wrong, tmp_path / "wrong.py"))
-    repaired = debugged(source, wrong, apply_text(risky))
-    assert moves_of(repaired) == (moves | {repair} if repair else moves - {risky})
+    repaired = debugged(source, wrong, format_apply(risky))
+    assert parse_moves(repaired) == (moves | {repair} if repair else moves - {risky})
     compare(task, load(repaired, tmp_path / "repaired.py"))
 
 
@@ -175,24 +173,18 @@ def compare(task, candidate) -> None:
 def debugged(task: str, wrong: str, advice: str) -> str:
     """What the playbook answers to the prompt that a debugger gets."""
     settings = resolve(Settings())
-    scene = Scene.of(Task("risky", task), DeviceFacts("a CPU", "cpu"), settings)
+    prompt_context = PromptContext.of(Task("risky", task), DeviceFacts("a CPU", "cpu"), settings)
     root = Node(ROOT_ID, None, Attempt(Role.REFERENCE, task, EvalReport(Outcome.OK, Timing((1.0,)))))
     failed = Node(1, ROOT_ID, Attempt(Role.CODE, wrong, EvalReport(Outcome.WRONG_RESULT), plan=Plan(advice)))
-    messages = Prompts(load_templates(settings.prompts), scene).debug(Window(failed, root, (root, failed)))
+    messages = Prompts(load_templates(settings.prompts), prompt_context).debug(Window(failed, root, (root, failed)))
     return read_kernel(asyncio.run(PlaybookModel("playbook").reply(messages, DEBUG_FORM))).source or ""
-
-
-def stark_command(*words: object) -> subprocess.CompletedProcess[str]:
-    environment = {**os.environ, "NO_COLOR": "1", "COLUMNS": "200"}
-    command = [sys.executable, "-m", "stark.cli", *map(str, words)]
-    return subprocess.run(command, capture_output=True, text=True, env=environment)
 
 
 def test_a_run_without_a_model_grows_a_tree_of_verified_kernels(tmp_path):
     task = tmp_path / "task.py"
     task.write_text(odd_task("return torch.relu(x * self.weight + 1.0) / (1.0 + x * x)", "64, 257", 257))
     folder = tmp_path / "run"
-    words = ["--attempts", 3, "--run", folder, "--set", "evaluation.torch_compile=false"]
+    words = ["--attempts", 2, "--run", folder, "--set", "evaluation.torch_compile=false"]
     done = stark_command("optimize", task, "--allow-weak-sandbox", *words)
     assert done.returncode in (0, 3), done.stderr  # how fast it is depends on the machine
     assert "playbook (no LLM: a library of moves)" in done.stdout
@@ -200,7 +192,7 @@ def test_a_run_without_a_model_grows_a_tree_of_verified_kernels(tmp_path):
     store = open_store(folder, write=False)
     nodes = store.nodes(store.runs()[0].id)
     store.close()
-    assert [node.report.outcome.value for node in nodes] == ["ok"] * 4
+    assert [node.report.outcome.value for node in nodes] == ["ok"] * 3
     assert all(node.plan is not None and node.plan.grounded for node in nodes[1:])
     assert "class ModelNew" in (folder / "best.py").read_text()
 
@@ -218,7 +210,7 @@ def test_a_run_of_a_single_agent_without_a_model(method, parents, tmp_path):
     assert [node.role for node in made] == [Role.SOLO] * 2
     assert [node.report.outcome.value for node in made] == ["ok"] * 2
     assert [node.parent_id for node in made] == parents
-    assert all("fuse" in moves_of(node.source or "") for node in made)
+    assert all("fuse" in parse_moves(node.source or "") for node in made)
 
 
 def test_a_task_the_playbook_does_not_know_ends_with_what_to_do(tmp_path):

@@ -12,7 +12,6 @@ import subprocess
 import sys
 
 import pytest
-from unit.agents.test_replies import CASES, FENCED, KERNEL
 
 from stark.agents.replies import CODE_FORM
 from stark.core.chat import Finish, Message, Usage
@@ -22,6 +21,7 @@ from stark.core.tree import Role
 from stark.models.open import open_model
 from stark.models.provider import ProviderModel
 from stub_server import Behaviour, StubServer
+from unit.agents.test_replies import CASES, FENCED, KERNEL
 
 KEY = "sk-Zq9-the-secret-of-this-test"
 WIRES = ("chat", "responses", "messages")

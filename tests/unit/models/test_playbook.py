@@ -11,28 +11,28 @@ from dataclasses import replace
 import pytest
 
 from paths import ROOT
-from stark.agents.anchors import BEGIN, END, violations
-from stark.agents.prompts import Prompts, Scene, load_templates
+from stark.agents.anchors import BEGIN, END, find_violations
+from stark.agents.prompts import PromptContext, Prompts, load_templates
 from stark.agents.replies import CODE_FORM, DEBUG_FORM, PLAN_FORM, SOLO_FORM, read_kernel, read_plan
 from stark.agents.windows import Window
 from stark.core.chat import Reply
 from stark.core.errors import ModelRefused
 from stark.core.settings import Settings
 from stark.core.task import Task
-from stark.core.tree import ROOT_ID, Node, Plan, Role
+from stark.core.tree import ROOT_ID, Attempt, Node, Plan, Role
 from stark.models.playbook.codegen.candidate import write_candidate
 from stark.models.playbook.codegen.cpp import CPP
 from stark.models.playbook.codegen.triton import TRITON
 from stark.models.playbook.fusion.access import channels_last, plain
 from stark.models.playbook.fusion.kernel import Level
 from stark.models.playbook.fusion.partition import plan_steps
-from stark.models.playbook.fusion.tiling import in_tiles
+from stark.models.playbook.fusion.tiling import split_into_tiles
 from stark.models.playbook.model import PlaybookModel
-from stark.models.playbook.moves import MOVES, applicable, complete, moves_of, without
-from stark.models.playbook.planner import apply_text, named_moves
+from stark.models.playbook.moves import MOVES, drop_unmet, find_applicable, parse_moves, remove_move
+from stark.models.playbook.planner import format_apply, parse_named_moves
 from stark.models.playbook.trace.operations import FUSABLE
 from stark.models.playbook.trace.program import read_task
-from stark.models.playbook.trace.values import Unknown
+from stark.models.playbook.trace.values import Unsupported
 from stark.run.methods import resolve
 from stark_worker.protocol.errors import Outcome
 from stark_worker.protocol.report import DeviceFacts, EvalReport, Timing
@@ -63,7 +63,7 @@ def test_every_example_task_is_known(path):
     for language in (CPP, TRITON):
         source = write_candidate(program, frozenset({"fuse"}), language)
         ast.parse(source)
-        assert moves_of(source) == {"fuse"}
+        assert parse_moves(source) == {"fuse"}
 
 
 def test_a_chain_becomes_one_kernel_and_a_softmax_takes_three_passes():
@@ -137,7 +137,7 @@ def test_the_losses_it_knows_are_the_ones_on_its_page():
     known = {name for name in FUSABLE if name.endswith("_loss") or "entropy" in name}
     assert known == LOSSES.keys()
     page = (ROOT / "docs" / "playbook.md").read_text()
-    listed = page.partition("the losses ")[2].partition(" of `torch.nn.functional`")[0]
+    (listed,) = (line for line in page.splitlines() if "of `torch.nn.functional`" in line)
     assert set(re.findall(r"`(\w+)`", listed)) == known
 
 
@@ -166,7 +166,7 @@ def test_numbers_of_torch_and_math_are_known(number):
 
 @pytest.mark.parametrize("forward", UNKNOWN)
 def test_what_is_not_known_is_named(forward):
-    with pytest.raises(Unknown, match=UNKNOWN[forward]):
+    with pytest.raises(Unsupported, match=UNKNOWN[forward]):
         plan_steps(read_task(task_source(forward)))
 
 
@@ -179,7 +179,7 @@ def test_a_row_that_no_triton_program_could_reduce_is_refused():
     assert "block=1024," in in_triton("torch.relu(x)", "torch.randn(2, 4000000)"), "what is not reduced is cut up"
     many_parts = ("(x * x).sum()", "torch.randn(131073, 4)")
     for forward, inputs in (("torch.softmax(x, dim=-1)", "torch.randn(2, 131073)"), many_parts):
-        with pytest.raises(Unknown, match=r"one Triton program reduces 131,073 elements \(it does up to 131,072\)"):
+        with pytest.raises(Unsupported, match=r"one Triton program reduces 131,073 elements \(it does up to 131,072\)"):
             in_triton(forward, inputs)
         assert "fused_0" in write_candidate(read_task(task_source(forward, inputs)), frozenset({"fuse"}), CPP)
 
@@ -209,7 +209,7 @@ def test_a_task_may_be_indented_in_its_own_way():
 
 
 def tile_size(source):
-    tile = in_tiles(read_task(source))
+    tile = split_into_tiles(read_task(source))
     return tile.outputs[0].shape[0] if tile else None
 
 
@@ -271,12 +271,12 @@ def test_an_online_softmax_takes_one_pass_less():
 
 
 def test_moves_stand_on_what_they_need():
-    assert complete(frozenset({"fuse", "short"})) == {"fuse"}
-    assert without(frozenset({"fuse", "polynomial", "short", "wide"}), "polynomial") == {"fuse", "wide"}
+    assert drop_unmet(frozenset({"fuse", "short"})) == {"fuse"}
+    assert remove_move(frozenset({"fuse", "polynomial", "short", "wide"}), "polynomial") == {"fuse", "wide"}
     for move in MOVES.values():
         assert set(move.after) <= MOVES.keys()
         assert move.repair is None or move.repair in MOVES
-        assert named_moves(apply_text(move.name)) == [move.name]
+        assert parse_named_moves(format_apply(move.name)) == [move.name]
 
 
 # -- answering, through the prompts the agents really send ------------------------------------------------------------
@@ -291,18 +291,18 @@ def written(source: str, *moves: str) -> str:
 
 
 def node(number: int, moves: tuple[str, ...], report: EvalReport, asked: str = "", parent: int = ROOT_ID) -> Node:
-    plan = Plan(apply_text(asked)) if asked else None
-    return Node(number, parent, Role.CODE, written(SOFTMAX, *moves), report, plan=plan)
+    plan = Plan(format_apply(asked)) if asked else None
+    return Node(number, parent, Attempt(Role.CODE, written(SOFTMAX, *moves), report, plan=plan))
 
 
 def prompts(target: Target = Target.CPU, source: str = SOFTMAX) -> Prompts:
     settings = resolve(Settings(evaluation={"target": target}))
-    scene = Scene.of(Task("softmax", source), DeviceFacts("a CPU", "cpu"), settings)
-    return Prompts(load_templates(settings.prompts), scene)
+    prompt_context = PromptContext.of(Task("softmax", source), DeviceFacts("a CPU", "cpu"), settings)
+    return Prompts(load_templates(settings.prompts), prompt_context)
 
 
 def root(source: str = SOFTMAX) -> Node:
-    return Node(ROOT_ID, None, Role.REFERENCE, source, OK)
+    return Node(ROOT_ID, None, Attempt(Role.REFERENCE, source, OK))
 
 
 def ask(messages, form, calls: int = 0) -> Reply:
@@ -314,16 +314,16 @@ def plan_for(selected: Node, *others: Node) -> tuple[str, str]:
     answer = read_plan(ask(prompts().plan(window, None), PLAN_FORM), PLAN_FORM)
     assert answer.fault is None
     assert answer.source is not None
-    assert violations(answer.source, selected.source or "") == ()
+    assert find_violations(answer.source, selected.source or "") == ()
     return answer.text, answer.source
 
 
 def test_the_first_plan_is_to_fuse_with_what_is_essential_and_the_coder_follows_it():
     advice, scaffold = plan_for(root())
-    assert named_moves(advice) == ["fuse", "polynomial", "relax", "wide"]
+    assert parse_named_moves(advice) == ["fuse", "polynomial", "relax", "wide"]
     window = Window(root(), root(), (root(),))
     answer = read_kernel(ask(prompts().code(window, Plan(advice, scaffold)), CODE_FORM))
-    assert moves_of(answer.source or "") == {"fuse", "polynomial", "relax", "wide"}
+    assert parse_moves(answer.source or "") == {"fuse", "polynomial", "relax", "wide"}
 
 
 def test_moves_that_only_made_attempts_slower_come_last():
@@ -332,7 +332,7 @@ def test_moves_that_only_made_attempts_slower_come_last():
     others = [node(3 + number, (*base, name), slow, name, parent=1) for number, name in enumerate(("keep", "wide"))]
     window = Window(selected, root(), (root(), selected, worse, *others))
     asked = {
-        tuple(named_moves(read_plan(ask(prompts().plan(window, None), PLAN_FORM, calls), PLAN_FORM).text))
+        tuple(parse_named_moves(read_plan(ask(prompts().plan(window, None), PLAN_FORM, calls), PLAN_FORM).text))
         for calls in range(20)
     }
     assert not {"relax", "keep", "wide"} & {name for names in asked for name in names}
@@ -341,14 +341,16 @@ def test_moves_that_only_made_attempts_slower_come_last():
 def test_moves_that_promise_about_the_same_are_not_always_planned_in_the_same_order():
     selected = node(1, ("fuse", "polynomial", "relax", "wide", "keep"), OK)
     messages = prompts().plan(Window(selected, root(), (root(), selected)), None)
-    asked = {tuple(named_moves(read_plan(ask(messages, PLAN_FORM, calls), PLAN_FORM).text)) for calls in range(20)}
+    asked = {
+        tuple(parse_named_moves(read_plan(ask(messages, PLAN_FORM, calls), PLAN_FORM).text)) for calls in range(20)
+    }
     assert len(asked) > 1
     assert all(len(names) == 1 for names in asked)
 
 
 def test_from_the_root_the_next_step_goes_beyond_what_was_tried():
     advice, _ = plan_for(root(), node(1, ("fuse",), OK, "fuse"))
-    assert {"fuse"} < {*named_moves(advice)}
+    assert {"fuse"} < {*parse_named_moves(advice)}
 
 
 def test_an_attempt_that_fell_behind_joins_the_leader_and_goes_one_move_beyond():
@@ -356,7 +358,7 @@ def test_an_attempt_that_fell_behind_joins_the_leader_and_goes_one_move_beyond()
     behind = node(2, (*leader, "online"), slow, "online", parent=1)
     advice, scaffold = plan_for(behind, node(1, leader, OK))
     window = Window(behind, root(), (root(), behind))
-    made = moves_of(read_kernel(ask(prompts().code(window, Plan(advice, scaffold)), CODE_FORM)).source or "")
+    made = parse_moves(read_kernel(ask(prompts().code(window, Plan(advice, scaffold)), CODE_FORM)).source or "")
     assert made > {*leader}
     assert len(made) == len(leader) + 1
     assert "online" not in made
@@ -365,7 +367,7 @@ def test_an_attempt_that_fell_behind_joins_the_leader_and_goes_one_move_beyond()
 def test_every_region_that_a_plan_changes_is_marked_with_the_whole_advice():
     leader, slow = ("fuse", "polynomial", "relax", "wide", "keep"), EvalReport(Outcome.OK, Timing((20.0,)))
     advice, scaffold = plan_for(node(2, ("fuse",), slow, parent=1), node(1, leader, OK))
-    assert {"polynomial", "relax", "wide", "keep"} < {*named_moves(advice)}
+    assert {"polynomial", "relax", "wide", "keep"} < {*parse_named_moves(advice)}
     kernel, flags = scaffold.split(BEGIN)[1:]
     assert 'extern "C"' in kernel.partition(END)[0]
     assert "extra_cflags" in flags.partition(END)[0]
@@ -378,7 +380,7 @@ def test_a_plan_that_only_takes_back_marks_what_that_changes():
     tried += [node(6 + number, (*leader, each), slow) for number, each in enumerate(("specialise", "unroll", "short"))]
     better = [node(10, leader[:-1], EvalReport(Outcome.OK, Timing((0.5,))))]
     advice, scaffold = plan_for(node(1, leader, OK), *tried, *better)
-    assert not named_moves(advice)
+    assert not parse_named_moves(advice)
     assert advice.startswith("Take back ")
     marked = [part.partition(END)[0] for part in scaffold.split(BEGIN)[1:]]
     assert marked
@@ -392,8 +394,8 @@ def test_a_move_that_failed_or_is_there_already_is_not_proposed(name):
     for calls in range(5):
         window = Window(node(1, base, OK), root(), (root(), node(1, base, OK), failed))
         advice = read_plan(ask(prompts().plan(window, None), PLAN_FORM, calls), PLAN_FORM).text
-        assert name not in named_moves(advice)
-        assert not set(named_moves(advice)) & set(base)
+        assert name not in parse_named_moves(advice)
+        assert not set(parse_named_moves(advice)) & set(base)
 
 
 FIRST = ("fuse", "polynomial", "relax", "wide")
@@ -401,12 +403,13 @@ BROKEN = EvalReport(Outcome.COMPILE_ERROR, log="error: no member named fused_0")
 
 
 def failing(number: int, moves: tuple[str, ...], report: EvalReport = BROKEN, asked: str = "") -> Node:
-    return replace(node(number, moves, report), plan=Plan(asked or "\n".join(map(apply_text, moves))))
+    made = node(number, moves, report)
+    return replace(made, attempt=replace(made.attempt, plan=Plan(asked or "\n".join(map(format_apply, moves)))))
 
 
 def test_when_the_first_attempt_failed_the_next_plan_is_to_fuse_and_nothing_else():
     advice, _ = plan_for(root(), failing(1, FIRST))
-    assert named_moves(advice) == ["fuse"]
+    assert parse_named_moves(advice) == ["fuse"]
 
 
 def test_every_move_of_a_failed_attempt_is_avoided_until_a_correct_one_has_it():
@@ -416,8 +419,8 @@ def test_every_move_of_a_failed_attempt_is_avoided_until_a_correct_one_has_it():
             selected = node(1, ("fuse",), OK)
             window = Window(selected, root(), (root(), selected, blamed, *others))
             advice = read_plan(ask(prompts().plan(window, None), PLAN_FORM, calls), PLAN_FORM).text
-            assert named_moves(advice)
-            assert not avoided & {*named_moves(advice)}
+            assert parse_named_moves(advice)
+            assert not avoided & {*parse_named_moves(advice)}
 
 
 def test_where_fuse_alone_failed_there_is_nothing_left_and_that_is_said():
@@ -437,23 +440,23 @@ def test_where_fuse_alone_failed_but_more_is_right_a_debugger_takes_that():
     right = node(2, ("fuse", "wide"), OK)
     alone = failing(1, ("fuse",))
     answer = read_kernel(ask(prompts().debug(Window(alone, root(), (root(), alone, right))), DEBUG_FORM))
-    assert moves_of(answer.source or "") == {"fuse", "wide"}
+    assert parse_moves(answer.source or "") == {"fuse", "wide"}
 
 
 def test_when_every_move_is_there_one_is_taken_back():
-    everything = tuple(move.name for move in applicable(read_task(SOFTMAX), "cpu"))
+    everything = tuple(move.name for move in find_applicable(read_task(SOFTMAX), "cpu"))
     advice, scaffold = plan_for(node(1, everything, OK))
     assert advice.startswith("Take back ")
     selected = node(1, everything, OK)
     window = Window(selected, root(), (root(), selected))
-    made = moves_of(read_kernel(ask(prompts().code(window, Plan(advice, scaffold)), CODE_FORM)).source or "")
+    made = parse_moves(read_kernel(ask(prompts().code(window, Plan(advice, scaffold)), CODE_FORM)).source or "")
     assert made < set(everything)
 
 
 def test_a_wrong_result_is_repaired_where_it_is_risky():
     failing = node(1, ("fuse", "polynomial", "wide", "short"), WRONG, "wide")
     answer = read_kernel(ask(prompts().debug(Window(failing, root(), (root(), failing))), DEBUG_FORM))
-    assert moves_of(answer.source or "") == {"fuse", "polynomial", "wide"}
+    assert parse_moves(answer.source or "") == {"fuse", "polynomial", "wide"}
 
 
 LAYER_NORM = task_source("F.layer_norm(x, (6,))")
@@ -463,10 +466,10 @@ CRASHED = EvalReport(Outcome.RUNTIME_ERROR, log="RuntimeError: expected a contig
 def repaired(
     moves: tuple[str, ...], report: EvalReport, asked: tuple[str, ...] = (), source: str = SOFTMAX
 ) -> set[str]:
-    plan = Plan("\n".join(map(apply_text, asked))) if asked else None
-    wrong = Node(1, ROOT_ID, Role.CODE, written(source, *moves), report, plan=plan)
+    plan = Plan("\n".join(map(format_apply, asked))) if asked else None
+    wrong = Node(1, ROOT_ID, Attempt(Role.CODE, written(source, *moves), report, plan=plan))
     messages = prompts(source=source).debug(Window(wrong, root(source), (root(source), wrong)))
-    return {*moves_of(read_kernel(ask(messages, DEBUG_FORM)).source or "")}
+    return {*parse_moves(read_kernel(ask(messages, DEBUG_FORM)).source or "")}
 
 
 def test_a_variance_in_one_pass_that_is_wrong_is_shifted_and_then_taken_back():
@@ -487,15 +490,15 @@ def test_what_was_asked_for_last_is_taken_back_where_a_kernel_does_not_run(repor
 
 
 def test_a_debugger_does_not_repeat_what_a_sibling_has_tried():
-    wrong, sibling = failing(1, ("fuse", "wide", "keep"), asked=apply_text("keep")), failing(2, ("fuse", "wide"))
+    wrong, sibling = failing(1, ("fuse", "wide", "keep"), asked=format_apply("keep")), failing(2, ("fuse", "wide"))
     messages = prompts().debug(Window(wrong, root(), (root(), wrong, sibling)))
-    assert moves_of(read_kernel(ask(messages, DEBUG_FORM)).source or "") == {"fuse", "keep"}
+    assert parse_moves(read_kernel(ask(messages, DEBUG_FORM)).source or "") == {"fuse", "keep"}
 
 
 def stacked_upon(moves: tuple[str, ...], report: EvalReport) -> list[set[str]]:
     latest = node(1, moves, report)
     messages = prompts().solo(Window(latest, root(), (root(), latest)))
-    return [{*moves_of(read_kernel(ask(messages, SOLO_FORM, calls)).source or "")} for calls in range(12)]
+    return [{*parse_moves(read_kernel(ask(messages, SOLO_FORM, calls)).source or "")} for calls in range(12)]
 
 
 def test_a_single_agent_whose_attempt_failed_drops_what_is_risky_or_else_any_one_move():
@@ -510,14 +513,14 @@ def test_a_single_agent_whose_attempt_is_right_changes_a_few_moves_of_it():
     moves = {"fuse", "polynomial", "relax", "keep"}
     made = stacked_upon(tuple(moves), OK)
     assert len({frozenset(each) for each in made}) > 3
-    assert all("fuse" in each and complete(frozenset(each)) == each for each in made)
+    assert all("fuse" in each and drop_unmet(frozenset(each)) == each for each in made)
     # one that is dropped takes along what builds upon it, which here is nothing that is there
     assert all(len(each ^ moves) <= 3 for each in made)
 
 
 def test_a_single_agent_stacks_moves_and_every_call_differs():
     messages = prompts().solo(Window(root(), root(), (root(),)))
-    stacks = {moves_of(read_kernel(ask(messages, SOLO_FORM, calls)).source or "") for calls in range(12)}
+    stacks = {parse_moves(read_kernel(ask(messages, SOLO_FORM, calls)).source or "") for calls in range(12)}
     assert len(stacks) > 3
     assert all("fuse" in stack for stack in stacks)
 
@@ -544,9 +547,9 @@ def test_a_task_it_does_not_know_is_refused_with_the_way_to_a_real_model(target,
 def test_plans_for_triton_are_grounded_too():
     rng = random.Random(0)
     source = write_candidate(read_task(SOFTMAX), frozenset({"fuse"}), TRITON)
-    selected = Node(1, ROOT_ID, Role.CODE, source, OK)
+    selected = Node(1, ROOT_ID, Attempt(Role.CODE, source, OK))
     window = Window(selected, root(), (root(), selected))
     for _ in range(5):
         reply = ask(prompts(Target.TRITON).plan(window, None), PLAN_FORM, rng.randrange(1000))
         answer = read_plan(reply, PLAN_FORM)
-        assert violations(answer.source or "", source) == ()
+        assert find_violations(answer.source or "", source) == ()

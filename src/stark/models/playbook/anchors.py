@@ -1,4 +1,4 @@
-"""Marking regions of a source for a plan: comments are added, nothing else is touched."""
+"""Marks the regions of a source that a plan will change, by adding comments."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _OLD_SUPER = re.compile(r"super\(\w+, self\)")
 
 
 class Region(NamedTuple):
-    """A part of a source that a move may change: its lines, and what they say apart from how it is laid out."""
+    """A part of a source that a move may change: its lines, and their text without layout."""
 
     name: str
     first: int
@@ -25,13 +25,13 @@ class Region(NamedTuple):
         return "extern" in self.text
 
 
-def mark(source: str, made: str, advice: str, markers: tuple[str, str]) -> str:
-    """The source with what is to become different in ``made`` wrapped in markers, the advice beside it as comments.
+def mark_regions(source: str, made: str, advice: str, markers: tuple[str, str]) -> str:
+    """Wrap the regions that differ in ``made`` in markers, with the advice as comments.
 
-    Regions lie beside each other, never within: each is wrapped once, from the last one up.
+    Regions never nest. They are wrapped from the last one up, so that line numbers stay valid.
     """
     lines = source.rstrip("\n").split("\n")
-    for region in sorted(changed(source, made), key=lambda each: each.first, reverse=True):
+    for region in sorted(find_changed(source, made), key=lambda each: each.first, reverse=True):
         indent = " " * (len(lines[region.first]) - len(lines[region.first].lstrip()))
         begin, end = (f"{indent}/* {each} */" if region.in_cpp else f"{indent}# {each}" for each in markers)
         sign = "//" if region.in_cpp else "#"
@@ -40,15 +40,15 @@ def mark(source: str, made: str, advice: str, markers: tuple[str, str]) -> str:
     return "\n".join(lines) + "\n"
 
 
-def changed(source: str, made: str) -> list[Region]:
-    """The regions of a source that another one has otherwise; forward() where it is none of them."""
-    found, others = list(regions(source)), {each.name: each.text for each in regions(made)}
+def find_changed(source: str, made: str) -> list[Region]:
+    """The regions that differ between two sources; forward() if none does."""
+    found, others = list(find_regions(source)), {each.name: each.text for each in find_regions(made)}
     differing = [each for each in found if each.name in others and each.text != others[each.name]]
     return differing or [each for each in found if each.name == "forward"]
 
 
-def regions(source: str) -> Iterator[Region]:
-    """Whatever of kernel, flags, construction and forward() a source has."""
+def find_regions(source: str) -> Iterator[Region]:
+    """The regions of a source: kernel, flags, construction and forward()."""
     lines = source.rstrip("\n").split("\n")
     for name, start, stop in (
         ("kernel", "#include <cstring>", '"""'),
@@ -59,7 +59,7 @@ def regions(source: str) -> Iterator[Region]:
             first, last = found[0] + (start[0] == "#"), found[1] - (name == "kernel")
             first, last = _without_blanks(lines, first, last)
             yield Region(name, first, last, "\n".join(lines[first : last + 1]))
-    yield from _methods(source)
+    yield from _method_regions(source)
 
 
 def _between(lines: list[str], start: str, stop: str) -> tuple[int, int] | None:
@@ -78,30 +78,32 @@ def _without_blanks(lines: list[str], first: int, last: int) -> tuple[int, int]:
     return first, last
 
 
-def _methods(source: str) -> Iterator[Region]:
-    """The body of __init__(), and forward() as a whole with what it does for each tile."""
-    methods = _model(source)
+def _method_regions(source: str) -> Iterator[Region]:
+    """The body of __init__(), and all of forward() with forward_tile()."""
+    methods = _model_methods(source)
     if "forward" not in methods:
         raise SyntaxError("there is no forward() to improve")
     forward = methods["forward"]
     together = [forward, methods.get("forward_tile", forward)]
     if construction := methods.get("__init__"):
-        yield Region("construction", construction.body[0].lineno - 1, _end(construction), _text(construction.body))
+        yield Region(
+            "construction", construction.body[0].lineno - 1, _last_line(construction), _unparse(construction.body)
+        )
     first = min([forward.lineno, *(each.lineno for each in forward.decorator_list)]) - 1
     bodies = [part for each in together for part in (*each.decorator_list, *each.body)]
-    yield Region("forward", first, max(map(_end, together)), _text(bodies))
+    yield Region("forward", first, max(map(_last_line, together)), _unparse(bodies))
 
 
-def _model(source: str) -> dict[str, ast.FunctionDef]:
-    """The methods of a candidate's ModelNew, otherwise of a task's Model."""
+def _model_methods(source: str) -> dict[str, ast.FunctionDef]:
+    """The methods of ModelNew, or of a task's Model."""
     classes = {node.name: node for node in ast.parse(source).body if isinstance(node, ast.ClassDef)}
     found = classes.get("ModelNew") or classes.get("Model")
     return {part.name: part for part in found.body if isinstance(part, ast.FunctionDef)} if found else {}
 
 
-def _end(method: ast.FunctionDef) -> int:
+def _last_line(method: ast.FunctionDef) -> int:
     return (method.end_lineno or method.lineno) - 1
 
 
-def _text(parts: Iterable[ast.AST]) -> str:
+def _unparse(parts: Iterable[ast.AST]) -> str:
     return _OLD_SUPER.sub("super()", "\n".join(map(ast.unparse, parts)))

@@ -1,4 +1,4 @@
-"""The moves: what a planner would propose, when it applies, and what it says. A candidate is the set of its moves."""
+"""The moves: optimisations with their advice and conditions. A candidate is defined by its set of moves."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from stark.models.playbook.fusion.kernel import Kernel
 from stark.models.playbook.fusion.partition import Step, plan_steps
-from stark.models.playbook.fusion.tiling import in_tiles
+from stark.models.playbook.fusion.tiling import split_into_tiles
 from stark.models.playbook.trace.program import Program
 from stark.models.playbook.trace.values import TRANSCENDENTAL, Value
 
@@ -18,11 +18,10 @@ HEADER = re.compile(r"^# playbook: (.+)$", re.MULTILINE)
 
 @dataclass(frozen=True)
 class Move:
-    """One optimisation. ``gain`` is what it usually gains, in hundredths of log time; ``after``: what it builds upon.
+    """One optimisation. ``gain`` is its usual gain in hundredths of log time; ``after`` are its prerequisites.
 
-    A ``risky`` one may go beyond the tolerance; ``repair`` is the move that makes it right where there is one,
-    otherwise it is taken back. Without an ``essential`` one, where it applies, what it builds upon does not pay: they
-    are planned together.
+    A ``risky`` move may exceed the tolerance; ``repair`` is the move that corrects it, and without one it is taken
+    back. An ``essential`` move is planned together with its prerequisites, which do not pay without it.
     """
 
     name: str
@@ -36,22 +35,22 @@ class Move:
     essential: bool = False
 
 
-def _any(test: Callable[[Kernel], bool]) -> Callable[[Program, list[Step]], bool]:
+def _any_kernel(test: Callable[[Kernel], bool]) -> Callable[[Program, list[Step]], bool]:
     return lambda program, steps: any(test(step.kernel) for step in steps if step.kernel is not None)
 
 
-def _in_library_result(kernel: Kernel) -> bool:
-    """Whether the kernel could write over what a library call has just made for it."""
+def _has_reusable_result(kernel: Kernel) -> bool:
+    """True if the kernel can overwrite the result of a library call."""
     return any(leaf.op == "library" and leaf.shape == kernel.sink.shape for leaf in kernel.leaves)
 
 
 def _has_intermediates(program: Program, steps: list[Step]) -> bool:
-    """Whether a step writes memory of its own that nobody outside sees."""
-    return any((step.kernel or step.value.into) and step.value not in program.outputs for step in steps)
+    """True if a step writes memory that is not an output."""
+    return any((step.kernel or step.value.out_call) and step.value not in program.outputs for step in steps)
 
 
 def _between_convolutions(program: Program, steps: list[Step]) -> bool:
-    """Whether a convolution reads what was made of another's result: beside a single one both sides are converted."""
+    """True if a convolution depends on another one; with a single one, both sides would be converted."""
     made: set[Value] = set()
     pending = [each for step in steps if step.value.layer for each in step.value.values]
     while pending:
@@ -81,7 +80,7 @@ MOVES: dict[str, Move] = {
             gain=80,
             advice="Replace the calls of the mathematics library, which keep the loop scalar, by inline polynomials "
             "with a relative error near 1e-7: reduce the range by powers of two, then evaluate.",
-            applies=_any(lambda kernel: kernel.has(*TRANSCENDENTAL)),
+            applies=_any_kernel(lambda kernel: kernel.has(*TRANSCENDENTAL)),
             targets=CPU,
             essential=True,
         ),
@@ -98,7 +97,7 @@ MOVES: dict[str, Move] = {
             gain=30,
             advice="Keep what is dear to compute and needed by a later pass: store it into the output row in the "
             "earlier pass and read it back from the cache instead of computing it again.",
-            applies=_any(lambda kernel: any(kernel.cuts)),
+            applies=_any_kernel(lambda kernel: any(kernel.cuts)),
             targets=CPU,
         ),
         Move(
@@ -106,7 +105,7 @@ MOVES: dict[str, Move] = {
             gain=12,
             advice="Write the result over what the library call has just returned: no second tensor is allocated, and "
             "its pages are in the cache already.",
-            applies=_any(_in_library_result),
+            applies=_any_kernel(_has_reusable_result),
         ),
         Move(
             "wide",
@@ -120,7 +119,7 @@ MOVES: dict[str, Move] = {
             gain=1,
             advice="Block for the cache: take the batch in tiles and let each go through all library calls and kernels "
             "before the next one, so that what a step wrote is still in the cache when the next step reads it.",
-            applies=lambda program, steps: in_tiles(program) is not None,
+            applies=lambda program, steps: split_into_tiles(program) is not None,
             targets=CPU,
         ),
         Move(
@@ -128,7 +127,7 @@ MOVES: dict[str, Move] = {
             gain=5,
             advice="Prepare the weights of linear layers once, in the order in which the library's products read them, "
             "and again whenever they change.",
-            applies=lambda program, steps: any(step.value.packed for step in steps),
+            applies=lambda program, steps: any(step.value.packed_call for step in steps),
             targets=CPU,
         ),
         Move(
@@ -156,14 +155,14 @@ MOVES: dict[str, Move] = {
             "blocks",
             gain=20,
             advice="Let each program handle a block of several short rows, so that its vectors are full.",
-            applies=_any(lambda kernel: kernel.columns < 512),
+            applies=_any_kernel(lambda kernel: kernel.columns < 512),
             targets=TRITON,
         ),
         Move(
             "one-pass",
             gain=6,
             advice="Compute mean and variance of a row in one pass, from the sums of the values and of their squares.",
-            applies=_any(lambda kernel: kernel.has("var")),
+            applies=_any_kernel(lambda kernel: kernel.has("var")),
             risky=True,
             repair="shift",
             targets=CPU,
@@ -173,7 +172,7 @@ MOVES: dict[str, Move] = {
             gain=0,
             advice="Take the row's first value away before summing squares, so that the difference of two large "
             "numbers does not lose the variance.",
-            applies=_any(lambda kernel: kernel.has("var")),
+            applies=_any_kernel(lambda kernel: kernel.has("var")),
             after=("fuse", "one-pass"),
             targets=CPU,
         ),
@@ -182,7 +181,7 @@ MOVES: dict[str, Move] = {
             gain=1,
             advice="Take the largest value of a row and the sum of exponentials in one pass: go block by block, and "
             "scale the sum so far down whenever a larger value is met.",
-            applies=_any(lambda kernel: bool(kernel.online)),
+            applies=_any_kernel(lambda kernel: bool(kernel.online)),
             targets=CPU,
         ),
         Move(
@@ -190,7 +189,7 @@ MOVES: dict[str, Move] = {
             gain=8,
             advice="Divide once per row instead of once per element: multiply by the reciprocal of what does not "
             "change within the row.",
-            applies=_any(lambda kernel: kernel.has("div")),
+            applies=_any_kernel(lambda kernel: kernel.has("div")),
         ),
         Move(
             "specialise",
@@ -211,7 +210,7 @@ MOVES: dict[str, Move] = {
             gain=7,
             advice="Cut the polynomial of the exponential to degree 3: a relative error near 1e-4, which the tolerance "
             "may allow.",
-            applies=_any(lambda kernel: kernel.has("exp", "sigmoid", "tanh", "erf")),
+            applies=_any_kernel(lambda kernel: kernel.has("exp", "sigmoid", "tanh", "erf")),
             after=("fuse", "polynomial"),
             risky=True,
             targets=CPU,
@@ -220,36 +219,36 @@ MOVES: dict[str, Move] = {
 }
 
 
-def moves_of(source: str) -> Moves:
-    """The moves a source says it has; none in a source that the playbook did not write."""
+def parse_moves(source: str) -> Moves:
+    """The moves in a source's header; none if the playbook did not write it."""
     found = HEADER.search(source)
     return frozenset(found[1].split(", ")).intersection(MOVES) if found else frozenset()
 
 
-def header(moves: Moves) -> str:
-    """How a source says which moves it has."""
+def format_header(moves: Moves) -> str:
+    """The header of a source with these moves."""
     return f"# playbook: {', '.join(name for name in MOVES if name in moves)}"
 
 
-def applicable(program: Program, target: str) -> list[Move]:
-    """The moves that mean something for a task, whatever has been done already."""
+def find_applicable(program: Program, target: str) -> list[Move]:
+    """The moves that apply to a task, used or not."""
     steps = plan_steps(program)
     return [move for move in MOVES.values() if target in move.targets and move.applies(program, steps)]
 
 
 def next_moves(moves: Moves, known: list[Move]) -> list[Move]:
-    """What could be done next to a candidate with these moves. A mere repair is never proposed."""
+    """The moves that can be added to a candidate, without those that only repair."""
     return [move for move in known if move.name not in moves and moves.issuperset(move.after) and move.gain]
 
 
-def without(moves: Moves, name: str) -> Moves:
-    """The moves less one and whatever builds upon it."""
+def remove_move(moves: Moves, name: str) -> Moves:
+    """The moves without one and those that depend on it."""
     left = moves - {name}
     return frozenset(each for each in left if left.issuperset(MOVES[each].after))
 
 
-def complete(moves: Moves) -> Moves:
-    """The moves that stand on what they need."""
+def drop_unmet(moves: Moves) -> Moves:
+    """The moves whose prerequisites are all there."""
     kept = moves
     while lost := {each for each in kept if not kept.issuperset(MOVES[each].after)}:
         kept -= lost

@@ -1,4 +1,4 @@
-"""Reading a prompt as an LLM would: its sections, its code blocks, and what it says about earlier attempts."""
+"""Parses a prompt: its sections, its code blocks and its earlier attempts."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class _Section:
 
 
 @dataclass(frozen=True)
-class Shown:
+class EarlierAttempt:
     """An earlier attempt as the prompt shows it."""
 
     source: str
@@ -45,20 +45,20 @@ class Shown:
 
     @property
     def ms(self) -> float | None:
-        """How long it takes, if it is right."""
+        """Runtime of a correct attempt."""
         found = _TIME.match(self.result)
         return float(found[1]) if found else None
 
 
 @dataclass(frozen=True)
 class Prompt:
-    """What a prompt says. ``latest`` is the source to go on from, empty at the root; ``earlier`` holds it as well."""
+    """A parsed prompt. ``latest`` is the source to change, empty at the root; ``earlier`` includes it."""
 
     task: str
     target: str
     precision: str
     latest: str
-    earlier: tuple[Shown, ...]
+    earlier: tuple[EarlierAttempt, ...]
     advice: str
     markers: tuple[str, str] | None
 
@@ -67,10 +67,10 @@ class Prompt:
         return next((each.result for each in self.earlier if each.source == self.latest), "")
 
 
-def read_prompt(messages: Sequence[Message]) -> Prompt | None:
-    """What is asked, None where there is no task in it."""
+def parse_prompt(messages: Sequence[Message]) -> Prompt | None:
+    """Parse the user message; None if it holds no task."""
     asked = next((message.content for message in messages if message.role == "user"), "")
-    sections = _sections(asked)
+    sections = _split_sections(asked)
     named = {section.title: section for section in reversed(sections)}
     if "Task" not in named or not named["Task"].blocks:
         return None
@@ -83,13 +83,13 @@ def read_prompt(messages: Sequence[Message]) -> Prompt | None:
         target=_TARGETS.get(written_in[1], written_in[1]) if written_in else "",
         precision=precision[1] if precision else "",
         latest=latest,
-        earlier=tuple(_shown(each, latest) for each in sections if each.title.startswith("Attempt ")),
+        earlier=tuple(_parse_attempt(each, latest) for each in sections if each.title.startswith("Attempt ")),
         advice=advice,
         markers=(markers[1], markers[2]) if markers else None,
     )
 
 
-def _sections(text: str) -> list[_Section]:
+def _split_sections(text: str) -> list[_Section]:
     found = [_Section("")]
     fence = ""
     for line in text.split("\n"):
@@ -109,9 +109,9 @@ def _sections(text: str) -> list[_Section]:
     return found
 
 
-def _shown(section: _Section, latest: str) -> Shown:
+def _parse_attempt(section: _Section, latest: str) -> EarlierAttempt:
     sources = [block for block in section.blocks if "class ModelNew" in block]
     source = latest if section.title.endswith(", the latest") else "".join(sources[:1])
     advice = section.prose.partition("Advice it was made from:")[2].partition("\nSource:")[0]
     result = _RESULT.search(section.prose)
-    return Shown(source, advice.strip(), result[1] if result else "")
+    return EarlierAttempt(source, advice.strip(), result[1] if result else "")

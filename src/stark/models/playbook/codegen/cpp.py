@@ -1,4 +1,4 @@
-"""C++ with OpenMP: one function per kernel, raw pointers in, no torch header, so that it compiles in about a second."""
+"""Generates C++ with OpenMP: one function per kernel. Without torch headers, so that it compiles in a second."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from stark.models.playbook.fusion.kernel import Kernel
 from stark.models.playbook.moves import Moves
 from stark.models.playbook.trace.values import Value
 
-# Flags as Python expressions. The worker's machine decides about "wide", because the host may be of another kind.
+# Flags as Python expressions. The worker decides about "wide", because the host may have another processor.
 FLAGS = {
     "relax": ['"-fno-math-errno"', '"-fno-trapping-math"', '"-fno-signed-zeros"'],
-    "wide": ['*(["-mprefer-vector-width=512"] if platform.machine() == "x86_64" else [])'],
+    "wide": ['*(["-mprefer-vector-width=512"] if "AVX512" in torch.backends.cpu.get_cpu_capability() else [])'],
     "unroll": ['"-funroll-loops"', '"-fassociative-math"', '"-fvariable-expansion-in-unroller"'],
 }
 
 _MODULE = '''
 import ctypes
-%s
+
 import torch
 from torch.utils.cpp_extension import load_inline
 
@@ -48,7 +48,7 @@ library = ctypes.CDLL(
 
 
 def definitions(kernels: list[Kernel], moves: Moves, reused: Mapping[Value, Value], preamble: str) -> str:
-    """Everything before the class: the C++ and how it is loaded."""
+    """Everything before the class: the C++ and its loader."""
     flags = [
         '"-O3"',
         '"-march=native"',
@@ -56,7 +56,7 @@ def definitions(kernels: list[Kernel], moves: Moves, reused: Mapping[Value, Valu
         *(flag for name, flags in FLAGS.items() if name in moves for flag in flags),
     ]
     if any(kernel.has("argmax") for kernel in kernels):
-        flags.append('"-ffp-contract=off"')  # a place is exact only where every value is rounded as PyTorch rounds it
+        flags.append('"-ffp-contract=off"')  # an index is exact only if every value is rounded as in PyTorch
     functions = "\n".join(Function(kernel, moves, reused.get(kernel.sink)).text() for kernel in kernels)
     code = inline_functions(kernels, moves) + functions
     types = "\n".join(
@@ -64,8 +64,7 @@ def definitions(kernels: list[Kernel], moves: Moves, reused: Mapping[Value, Valu
         for kernel in kernels
     )
     shown = "[\n            " + "\n            ".join(f"{flag}," for flag in flags) + "\n        ]"
-    imports = "import platform\n" if "wide" in moves else ""
-    return _MODULE % (imports, preamble, code, shown, types)
+    return _MODULE % (preamble, code, shown, types)
 
 
 def launch(kernel: Kernel, moves: Moves, leaves: list[str], result: str) -> list[str]:

@@ -1,4 +1,4 @@
-"""Scalar C++ for one operation, exact or by polynomials that a compiler can vectorise."""
+"""Scalar C++ for one operation: exact, or polynomials that a compiler can vectorise."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _POLYNOMIAL = {
     "sigmoid": "1.0f / (1.0f + fast_exp(-{0}))",
 }
 
-# 2**n is put together from its bits; what is left of the exponent is at most half a power of two.
+# 2**n is built from its bits; the rest of the exponent is at most half a power of two.
 _EXP = """
 static inline float fast_exp(float x) {
     x = std::min(std::max(x, -87.0f), 88.0f);
@@ -68,7 +68,7 @@ static inline float fast_log(float x) {
 }
 """
 
-# Near zero by their series: what is taken from 1 there loses all its digits.
+# Series near zero, where a difference to 1 loses all its digits.
 _TANH = """
 static inline float fast_tanh(float x) {
     const float z = x * x;

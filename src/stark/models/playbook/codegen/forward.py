@@ -1,4 +1,4 @@
-"""The body of forward(): library calls and kernels one after the other, and where their results lie."""
+"""Generates the body of forward(): library calls and kernels in order, and the memory of their results."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Launch = Callable[[Kernel, Moves, list[str], str], list[str]]
 
 @dataclass(frozen=True)
 class Body:
-    """Lines of Python, the names of the outputs, and what has to be there before: scratch and layers laid out anew."""
+    """Lines of Python, the names of the outputs, and what __init__ must prepare: scratch and channels-last layers."""
 
     lines: list[str]
     outputs: list[str]
@@ -32,76 +32,76 @@ class Forward:
         self._program, self._moves, self._launch = program, moves, launch
         self._layout: Layout = channels_last if "channels-last" in moves else plain
         self.steps = plan_steps(program, self._layout)
-        self.reused = _reused(self.steps, program) if "in-place" in moves else {}
-        self._seen_outside = set(_seen_outside(program, self.reused))
+        self.reused = _find_reusable(self.steps, program) if "in-place" in moves else {}
+        self._visible_values = set(_visible_values(program, self.reused))
         self._names = {each: each.text for each in program.inputs}
         self._dense: dict[Value, Layout] = {}
         self._lines: list[str] = []
         self._scratch: list[Shape] = []
 
     def body(self, given: Mapping[Value, str]) -> Body:
-        """All steps. ``given``: outputs whose memory is there already, by name."""
+        """Write all steps. ``given`` names outputs whose memory exists already."""
         for number, step in enumerate(self.steps):
             self._names[step.value] = given.get(step.value, f"t{number}")
             if step.kernel is None:
-                self._call(step.value, step.value in given)
+                self._add_library_call(step.value, step.value in given)
             else:
-                self._run(step.kernel, step.value in given)
+                self._add_kernel(step.kernel, step.value in given)
         layers = dict.fromkeys(step.value.layer for step in self.steps if self._is_picture(step.value))
         return Body(self._lines, [self._names[each] for each in self._program.outputs], self._scratch, list(layers))
 
     # -- one step
 
-    def _call(self, value: Value, given: bool) -> None:
+    def _add_library_call(self, value: Value, given: bool) -> None:
         result, names = self._names[value], [self._name(each) for each in value.values]
-        packed = value.packed if "pack" in self._moves else ""
-        call = (packed or value.text).format(*names)
+        packed_call = value.packed_call if "pack" in self._moves else ""
+        call = (packed_call or value.text).format(*names)
         if given:
             self._lines.append(f"{result}.copy_({call})")
-        elif value.into and not packed and self._may_be_scratch(value):
-            self._lines.append(f"{result} = {self._reserve(value.shape)}")
-            self._lines.append(value.into.format(*names, out=result))
+        elif value.out_call and not packed_call and self._can_be_scratch(value):
+            self._lines.append(f"{result} = {self._reserve_scratch(value.shape)}")
+            self._lines.append(value.out_call.format(*names, out=result))
         else:
             self._lines.append(f"{result} = {call}")
 
-    def _run(self, kernel: Kernel, given: bool) -> None:
+    def _add_kernel(self, kernel: Kernel, given: bool) -> None:
         sink, result = kernel.sink, self._names[kernel.sink]
         for leaf in kernel.leaves:
-            self._lay_out(leaf, kernel.layout)
+            self._make_dense(leaf, kernel.layout)
         if not given:
-            self._lines.append(f"{result} = {self._memory(kernel)}")
+            self._lines.append(f"{result} = {self._choose_memory(kernel)}")
         self._lines += self._launch(kernel, self._moves, [self._name(leaf) for leaf in kernel.leaves], result)
         self._dense[sink] = kernel.layout
 
-    def _memory(self, kernel: Kernel) -> str:
-        """Where a kernel's result goes."""
+    def _choose_memory(self, kernel: Kernel) -> str:
+        """The memory for a kernel's result."""
         sink, shape = kernel.sink, kernel.layout(kernel.sink)
         if sink in self.reused:
             return self._names[self.reused[sink]]
-        if self._may_be_scratch(sink):
-            new = self._reserve(shape)
+        if self._can_be_scratch(sink):
+            new = self._reserve_scratch(shape)
         else:
-            kind = ", dtype=torch.int64" if sink.integer else ""
+            kind = ", dtype=torch.int64" if sink.is_integer else ""
             new = f"{self._name(next(iter(kernel.leaves)))}.new_empty({shape}{kind})"
         return new if kernel.layout is plain else f"{new}.permute(0, 3, 1, 2)"
 
-    # -- where values lie
+    # -- memory
 
-    def _lay_out(self, value: Value, layout: Layout) -> None:
-        """A kernel reads plain memory: whatever came from elsewhere is made dense, which mostly it is."""
+    def _make_dense(self, value: Value, layout: Layout) -> None:
+        """Make a value dense for a kernel, unless it is known to be."""
         if value.op == "weight" or self._dense.get(value) is layout:
             return
         self._dense[value] = layout
         asked = "" if layout is plain or len(value.shape) < 4 else "memory_format=torch.channels_last"
         self._lines.append(f"{self._names[value]} = {self._names[value]}.contiguous({asked})")
 
-    def _reserve(self, shape: Shape) -> str:
+    def _reserve_scratch(self, shape: Shape) -> str:
         self._scratch.append(shape)
         return f"self.scratch_{len(self._scratch) - 1}"
 
-    def _may_be_scratch(self, value: Value) -> bool:
-        """Memory that the next call writes over must not be seen outside."""
-        return "scratch" in self._moves and value not in self._seen_outside and not value.integer
+    def _can_be_scratch(self, value: Value) -> bool:
+        """True if no output shares the memory, so that the next call may overwrite it."""
+        return "scratch" in self._moves and value not in self._visible_values and not value.is_integer
 
     def _is_picture(self, value: Value) -> bool:
         return bool(value.layer) and self._layout is not plain
@@ -110,28 +110,24 @@ class Forward:
         return value.text if value.op == "weight" else self._names[value]
 
 
-def _reused(steps: list[Step], program: Program) -> dict[Value, Value]:
-    """For each kernel that may write over a library's fresh result: that result. Nobody else may need it."""
+def _find_reusable(steps: list[Step], program: Program) -> dict[Value, Value]:
+    """Map each kernel's output to the library result it may overwrite, one with no other reader."""
     found: dict[Value, Value] = {}
     for step in steps:
         for leaf in step.kernel.leaves if step.kernel else ():
             readers = [each for each in steps if leaf in (each.kernel.leaves if each.kernel else each.value.values)]
             alone = len(readers) == 1 and leaf not in program.outputs
-            fresh = leaf.op == "library" and not _is_view(leaf)
-            if fresh and alone and leaf.shape == step.value.shape and not step.value.integer:
+            fresh = leaf.op == "library" and not leaf.is_view
+            if fresh and alone and leaf.shape == step.value.shape and not step.value.is_integer:
                 found.setdefault(step.value, leaf)
     return found
 
 
-def _seen_outside(program: Program, reused: Mapping[Value, Value]) -> Iterator[Value]:
-    """The outputs and whatever shares its memory with one."""
+def _visible_values(program: Program, reused: Mapping[Value, Value]) -> Iterator[Value]:
+    """The outputs and all values that share memory with one."""
     pending = list(program.outputs)
     while pending:
         value = pending.pop()
         yield value
-        pending += value.values if _is_view(value) else ()
+        pending += value.values if value.is_view else ()
         pending += [reused[value]] if value in reused else ()
-
-
-def _is_view(value: Value) -> bool:
-    return value.op == "library" and value.text.startswith("{0}.")

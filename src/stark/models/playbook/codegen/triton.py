@@ -1,4 +1,4 @@
-"""Triton: one program per row, or per block of short rows; a row's elements stay in registers between passes."""
+"""Generates Triton: one program per row or block of short rows. A row stays in registers between passes."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from collections.abc import Mapping
 from stark.models.playbook.codegen.candidate import Language, leaf_names
 from stark.models.playbook.fusion.kernel import Kernel, Level
 from stark.models.playbook.moves import Moves
-from stark.models.playbook.trace.values import REDUCTIONS, Operand, Unknown, Value
+from stark.models.playbook.trace.values import REDUCTIONS, Operand, Unsupported, Value
 
-# Near zero by its series: what is taken from 1 there loses all its digits.
+# Series near zero, where a difference to 1 loses all its digits.
 _TANH = (
     "tl.where(tl.abs({0}) < 0.35, {0} + {0} * {0} * {0} * (-0.333333333 + {0} * {0} * (0.133333333"
     " + {0} * {0} * (-5.39682540e-2 + {0} * {0} * 2.18694885e-2))), 2.0 * tl.sigmoid(2.0 * {0}) - 1.0)"
@@ -36,11 +36,11 @@ _EXPRESSIONS = {
     "cos": "tl.cos({0})",
 }
 _NEUTRAL = {"sum": "0.0", "max": 'float("-inf")', "min": 'float("inf")'}
-_LONGEST_BLOCK = 1024  # of a row that is not reduced; one that is has to fit into a block
-# A program keeps what it reduces in registers. A multiprocessor has 2**16 of them: twice as many elements leave half to
-# spill, more leave nearly all, and Triton itself refuses a block of more than 2**20.
-_LONGEST_ROW = 2**17
-_TILE = 2048  # elements per program where short rows are taken together
+_MAX_BLOCK = 1024  # of a row without a reduction; a reduced row must fit into one block
+# A program keeps the reduced row in registers, of which a multiprocessor has 2**16. Twice as many elements spill half
+# of them, more spill nearly all, and Triton refuses a block of more than 2**20.
+_MAX_REDUCED_ELEMENTS = 2**17
+_PROGRAM_ELEMENTS = 2048  # per program with several short rows
 
 
 def definitions(kernels: list[Kernel], moves: Moves, reused: Mapping[Value, Value], preamble: str) -> str:
@@ -51,7 +51,7 @@ def definitions(kernels: list[Kernel], moves: Moves, reused: Mapping[Value, Valu
 
 
 def launch(kernel: Kernel, moves: Moves, leaves: list[str], result: str) -> list[str]:
-    """The launch of a kernel in forward()."""
+    """The lines of forward() that launch a kernel."""
     block, per = _block(kernel), _rows_per_program(kernel, moves)
     programs, along = -(-kernel.rows // per), -(-kernel.columns // block)
     warps = 8 if "warps" in moves else 4
@@ -63,7 +63,7 @@ def launch(kernel: Kernel, moves: Moves, leaves: list[str], result: str) -> list
     return [
         f"{partial} = torch.empty({len(many)}, {programs}, dtype=torch.float32, device={result}.device)",
         *_call(f"{kernel.name}[({programs}, 1)]", [*leaves, partial, *sizes]),
-        *_call(f"{kernel.name}_finish[(1,)]", [partial, result, str(programs), f"block={_whole(programs)}"]),
+        *_call(f"{kernel.name}_finish[(1,)]", [partial, result, str(programs), f"block={_reduction_block(programs)}"]),
     ]
 
 
@@ -78,23 +78,23 @@ def _power_of_two(size: int) -> int:
     return 1 << max(0, size - 1).bit_length()
 
 
-def _whole(size: int) -> int:
-    """The block of a program that reduces so many elements."""
-    if size > _LONGEST_ROW:
-        raise Unknown(f"how one Triton program reduces {size:,} elements (it does up to {_LONGEST_ROW:,})")
+def _reduction_block(size: int) -> int:
+    """The block of a program that reduces this many elements."""
+    if size > _MAX_REDUCED_ELEMENTS:
+        raise Unsupported(f"how one Triton program reduces {size:,} elements (it does up to {_MAX_REDUCED_ELEMENTS:,})")
     return _power_of_two(size)
 
 
 def _block(kernel: Kernel) -> int:
-    return _whole(kernel.columns) if kernel.reductions else min(_power_of_two(kernel.columns), _LONGEST_BLOCK)
+    return _reduction_block(kernel.columns) if kernel.reductions else min(_power_of_two(kernel.columns), _MAX_BLOCK)
 
 
 def _rows_per_program(kernel: Kernel, moves: Moves) -> int:
-    return max(1, _TILE // _block(kernel)) if "blocks" in moves else 1
+    return max(1, _PROGRAM_ELEMENTS // _block(kernel)) if "blocks" in moves else 1
 
 
 class _Function:
-    """The text of one kernel, and of the one that finishes what its programs could only begin."""
+    """The source of one kernel, and of a second one that combines its programs' partial results."""
 
     def __init__(self, kernel: Kernel, moves: Moves) -> None:
         self._kernel, self._moves = kernel, moves
@@ -128,11 +128,11 @@ class _Function:
             self._lines.append(f"{name} = tl.load({name}_ptr + {place}, mask={guard}, other=0.0).to(tl.float32)")
         for value in kernel.order:
             if kernel.levels[value] is not Level.TOTAL:
-                self._lines.append(f"{self._names[value]} = {self._text(value)}")
-        self._store()
+                self._lines.append(f"{self._names[value]} = {self._expression(value)}")
+        self._add_stores()
         return self._lines
 
-    def _store(self) -> None:
+    def _add_stores(self) -> None:
         kernel, name = self._kernel, self._names[self._kernel.sink]
         level = kernel.levels[kernel.sink]
         if level is Level.ELEMENT:
@@ -148,19 +148,19 @@ class _Function:
             self._lines.append(f"tl.store(out_ptr + {place}, {both})")
 
     def _finish(self) -> str:
-        """Put the programs' parts together, in one program."""
+        """Combine the programs' partial results, in one program."""
         lines = ["i = tl.arange(0, block)"]
         for number, total in enumerate(self._totals):
             load = f"tl.load(parts_ptr + {number} * count + i, mask=i < count, other={_NEUTRAL[total.op]})"
             lines.append(f"{self._names[total]} = tl.{total.op}({load}, axis=0)")
         for value in self._kernel.order:
             if self._kernel.levels[value] is Level.TOTAL and value.op not in REDUCTIONS:
-                lines.append(f"{self._names[value]} = {self._text(value)}")
+                lines.append(f"{self._names[value]} = {self._expression(value)}")
         lines.append(f"tl.store(out_ptr, {self._names[self._kernel.sink]})")
         head = f"@triton.jit\ndef {self._kernel.name}_finish(parts_ptr, out_ptr, count, block: tl.constexpr):"
         return "\n".join([head, *(f"    {line}" for line in lines)])
 
-    def _text(self, value: Value) -> str:
+    def _expression(self, value: Value) -> str:
         args = [self._operand(each) for each in value.args]
         if value.op == "var":
             mean = f"tl.sum(tl.where(mask, {args[0]}, 0.0), axis=1)[:, None] / columns"

@@ -1,4 +1,4 @@
-"""How the tensors a kernel reads are broadcast over its rows and columns."""
+"""Broadcasts the tensors that a kernel reads over its rows and columns."""
 
 from __future__ import annotations
 
@@ -6,35 +6,35 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from math import prod
 
-from stark.models.playbook.trace.values import REDUCTIONS, Shape, Unknown, Value
+from stark.models.playbook.trace.values import REDUCTIONS, Shape, Unsupported, Value
 
 
 @dataclass(frozen=True)
 class Access:
-    """Where a leaf is read: ``row`` is the Python and C++ expression for its row ("" if it has none)."""
+    """The place of a leaf: ``row`` is the Python and C++ expression of its row, empty if it has none."""
 
     row: str
     column: bool
 
 
-Layout = Callable[[Value], Shape]  # the dimensions of a value in the order in which they lie in memory
+Layout = Callable[[Value], Shape]  # the dimensions of a value in memory order
 
 
 def plain(value: Value) -> Shape:
-    """As PyTorch lays tensors out where nothing else is asked for."""
+    """PyTorch's default layout."""
     return value.shape
 
 
 def channels_last(value: Value) -> Shape:
-    """Pictures with the channels of a pixel side by side."""
+    """Images with the channels of a pixel next to each other."""
     batch, channels, *pixels = (1,) * (4 - len(value.shape)) + value.shape
     if value.op == "weight" and sum(size > 1 for size in value.shape) > 1:
-        raise Unknown(f"a weight of the shape {value.shape} with its channels last")
+        raise Unsupported(f"a weight of the shape {value.shape} with its channels last")
     return batch, *pixels, channels
 
 
-def accesses(order: list[Value], lead: Shape, trail: Shape, layout: Layout = plain) -> dict[Value, Access]:
-    """Where each leaf of these values is read, by rows of ``lead`` and columns of ``trail``."""
+def find_accesses(order: list[Value], lead: Shape, trail: Shape, layout: Layout = plain) -> dict[Value, Access]:
+    """Find the access of each leaf, for rows of ``lead`` and columns of ``trail``."""
     found: dict[Value, Access] = {}
     for user in order:
         for leaf in user.values:
@@ -43,18 +43,18 @@ def accesses(order: list[Value], lead: Shape, trail: Shape, layout: Layout = pla
             squeezed = user.squeezed and user.op not in REDUCTIONS and len(user.shape) == len(lead)
             access = _access(layout(leaf), lead, () if squeezed else trail)
             if found.setdefault(leaf, access) != access:
-                raise Unknown("a tensor that is read in two ways")
+                raise Unsupported("a tensor that is read in two ways")
     return found
 
 
 def _access(shape: Shape, lead: Shape, trail: Shape) -> Access:
-    """How a tensor is broadcast over rows and columns."""
+    """The access of a tensor of this shape."""
     padded = (1,) * (len(lead) + len(trail) - len(shape)) + shape
     if len(padded) != len(lead) + len(trail):
-        raise Unknown(f"a tensor of the shape {shape} among rows of {lead}")
+        raise Unsupported(f"a tensor of the shape {shape} among rows of {lead}")
     head, tail = padded[: len(lead)], padded[len(lead) :]
     if any(size != 1 for size in tail) and tail != trail:
-        raise Unknown(f"a tensor of the shape {shape} in columns of {trail}")
+        raise Unsupported(f"a tensor of the shape {shape} in columns of {trail}")
     return Access(_row(head, lead), any(size != 1 for size in tail))
 
 
@@ -64,7 +64,7 @@ def _row(head: Shape, lead: Shape) -> str:
         return ""
     first, last = own[0], own[-1] + 1
     if head[first:last] != lead[first:last]:
-        raise Unknown(f"how rows of {head} are broadcast to {lead}")
+        raise Unsupported(f"how rows of {head} are broadcast to {lead}")
     inner, size, outer = prod(lead[last:]), prod(lead[first:last]), prod(lead[:first])
     row = f"(row / {inner})" if inner > 1 else "row"
     return f"({row} % {size})" if outer > 1 else row

@@ -1,7 +1,7 @@
-"""One fused kernel: what it computes for each row and element, and in which passes.
+"""One fused kernel: its values for each row and element, and its passes.
 
-A kernel works on a matrix: its columns are the dimensions that are reduced (or the last one), its rows all the others.
-Inside it a value belongs to the whole (``TOTAL``), to a row, or to an element.
+A kernel works on a matrix. Its columns are the reduced dimensions (or the last one), its rows all others. A value
+belongs to the whole matrix (``TOTAL``), to a row, or to an element.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from stark.models.playbook.trace.values import REDUCTIONS, TRANSCENDENTAL, Value
 
 
 class Level(enum.IntEnum):
-    """How often a value is computed."""
+    """The scope of a value."""
 
     TOTAL = 0
     ROW = 1
@@ -33,8 +33,8 @@ class Kernel:
     rows: int
     columns: int
     levels: dict[Value, Level]
-    stages: dict[Value, int]  # the pass over a row in which a value's reductions are all known
-    layout: Layout = plain  # of everything it reads and writes
+    stages: dict[Value, int]  # the pass over a row after which all reductions of a value are known
+    layout: Layout = plain  # of all inputs and the output
 
     @property
     def reductions(self) -> list[Value]:
@@ -48,17 +48,17 @@ class Kernel:
         return [[each for each in row if self.stages[each] == stage] for stage in range(1, last + 1)]
 
     def has(self, *ops: str) -> bool:
-        """Whether it computes any of these."""
+        """True if the kernel computes any of these operations."""
         return any(each.op in ops for each in self.order)
 
     @property
     def targets(self) -> list[list[Value]]:
-        """What each pass over a row has to compute."""
+        """The values that each pass over a row computes."""
         found = [[each.values[0] for each in together] for together in self.passes]
         return [*found, [self.sink]] if self.levels[self.sink] is Level.ELEMENT else found
 
     def elements(self, targets: list[Value], held: Value | None = None) -> list[Value]:
-        """The elements that the targets are made of, in order; ``held`` is there already."""
+        """The elements that the targets need, in order; ``held`` is available already."""
         needed: set[Value] = set()
         pending = list(targets)
         while pending:
@@ -70,9 +70,9 @@ class Kernel:
 
     @property
     def cuts(self) -> list[Value | None]:
-        """For each pass: the dear element it computes that the next one goes on from, kept in the row of the output."""
+        """For each pass, the expensive element to keep in the output row for the next pass."""
         targets = self.targets
-        if self.levels[self.sink] is not Level.ELEMENT:  # there is no row to keep anything in
+        if self.levels[self.sink] is not Level.ELEMENT:  # there is no output row
             return [None] * len(targets)
         found: list[Value | None] = []
         held: Value | None = None
@@ -85,7 +85,7 @@ class Kernel:
 
     @property
     def online(self) -> dict[Value, Value]:
-        """Largest values of a row with the sums of exponentials that can be taken along in the same pass."""
+        """Row maxima with the sums of exponentials that the same pass can compute."""
         found: dict[Value, Value] = {}
         for first, second in itertools.pairwise(self.passes):
             match first, second:

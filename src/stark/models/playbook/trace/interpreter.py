@@ -1,6 +1,6 @@
-"""Interpreting a task's source: numbers and settings are computed as Python would, tensors are values of known shape.
+"""Interprets a task's source without running it: numbers as in Python, tensors as values of known shape.
 
-Nothing of the task is run. What has no place here is ``Unknown`` and named in plain words.
+Anything else raises ``Unsupported`` and is named in plain words.
 """
 
 from __future__ import annotations
@@ -12,9 +12,18 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from stark.models.playbook.trace.library_calls import LAYERS, LIBRARY
-from stark.models.playbook.trace.objects import CREATION, Module, Name, Part, constant, created, imported, placed
+from stark.models.playbook.trace.objects import (
+    CREATION,
+    BoundLayer,
+    DottedName,
+    Module,
+    attach_path,
+    create_tensor,
+    find_imports,
+    resolve_name,
+)
 from stark.models.playbook.trace.operations import FUSABLE
-from stark.models.playbook.trace.values import Unknown, Value, pointwise
+from stark.models.playbook.trace.values import Unsupported, Value, pointwise
 
 KNOWN = {**LIBRARY, **FUSABLE}
 _OPERATORS: dict[type, tuple[str, Callable[..., Any]]] = {
@@ -46,22 +55,22 @@ class Interpreter:
         self._defined = {node.name: node for node in tree.body if isinstance(node, ast.FunctionDef | ast.ClassDef)}
         for node in tree.body:
             if isinstance(node, ast.Import | ast.ImportFrom):
-                self._globals.update(imported(node))
+                self._globals.update(find_imports(node))
             elif isinstance(node, ast.Assign | ast.AnnAssign):
-                self._execute(node, self._globals)
+                self._execute_statement(node, self._globals)
 
     # -- functions and classes
 
-    def class_named(self, name: str) -> ast.ClassDef:
+    def find_class(self, name: str) -> ast.ClassDef:
         node = self._defined.get(name)
         if not isinstance(node, ast.ClassDef):
-            raise Unknown(f"a task without a class {name}")
+            raise Unsupported(f"a task without a class {name}")
         return node
 
     def call_function(self, name: str, *args: Any) -> Any:
         node = self._defined.get(name)
         if not isinstance(node, ast.FunctionDef):
-            raise Unknown(f"the function {name}")
+            raise Unsupported(f"the function {name}")
         return self._run(node, dict(zip([each.arg for each in node.args.args], args, strict=False)))
 
     def construct(self, node: ast.ClassDef, path: str, args: list[Any], options: dict[str, Any]) -> Module:
@@ -85,19 +94,19 @@ class Interpreter:
         for node in module.node.body:
             if isinstance(node, ast.FunctionDef) and node.name == "forward":
                 return node
-        raise Unknown(f"the class {module.node.name} without a forward()")
+        raise Unsupported(f"the class {module.node.name} without a forward()")
 
     def _run(self, node: ast.FunctionDef, scope: dict[str, Any]) -> Any:
         try:
             for statement in node.body:
-                self._execute(statement, scope)
+                self._execute_statement(statement, scope)
         except _Return as returned:
             return returned.value
         return None
 
     # -- statements
 
-    def _execute(self, node: ast.stmt, scope: dict[str, Any]) -> None:
+    def _execute_statement(self, node: ast.stmt, scope: dict[str, Any]) -> None:
         if isinstance(node, ast.If | ast.For):
             self._execute_block(node, scope)
             return
@@ -115,17 +124,17 @@ class Interpreter:
             case ast.Pass() | ast.Assert():
                 pass
             case _:
-                raise Unknown(_quoted(node))
+                raise Unsupported(_quote(node))
 
     def _execute_block(self, node: ast.If | ast.For, scope: dict[str, Any]) -> None:
         if isinstance(node, ast.If):
             for statement in node.body if self._truth(node.test, scope) else node.orelse:
-                self._execute(statement, scope)
+                self._execute_statement(statement, scope)
             return
         for item in self._items(self.evaluate(node.iter, scope)):
             self._assign(node.target, item, scope)
             for statement in node.body:
-                self._execute(statement, scope)
+                self._execute_statement(statement, scope)
 
     def _execute_expression(self, node: ast.expr, scope: dict[str, Any]) -> None:
         if isinstance(node, ast.Constant) or ast.unparse(node).startswith("super("):
@@ -146,22 +155,22 @@ class Interpreter:
                 for each, part in zip(target.elts, self._items(value), strict=True):
                     self._assign(each, part, scope)
             case _:
-                raise Unknown(f"an assignment to `{ast.unparse(target)}`")
+                raise Unsupported(f"an assignment to `{ast.unparse(target)}`")
 
     def _store(self, module: Module, name: str, value: Any) -> None:
-        module.attributes[name] = placed(value, f"{module.path}.{name}")
+        module.attributes[name] = attach_path(value, f"{module.path}.{name}")
 
     def _items(self, value: Any) -> list[Any]:
         if isinstance(value, dict):  # torch.max along a dimension
             return list(value.values())
         if not isinstance(value, tuple | list | range):
-            raise Unknown("a loop over, or the parts of, something that is no list")
+            raise Unsupported("a loop over, or the parts of, something that is no list")
         return list(value)
 
     # -- expressions
 
     def evaluate(self, node: ast.expr, scope: dict[str, Any]) -> Any:
-        """What an expression is worth."""
+        """Evaluate an expression."""
         match node:
             case ast.Constant():
                 return node.value
@@ -182,7 +191,7 @@ class Interpreter:
                 return self._item(self.evaluate(node.value, scope), node.slice, scope)
             case ast.IfExp():
                 return self.evaluate(node.body if self._truth(node.test, scope) else node.orelse, scope)
-        raise Unknown(_quoted(node))
+        raise Unsupported(_quote(node))
 
     def _look_up(self, name: str, scope: dict[str, Any]) -> Any:
         for known in (scope, self._globals, self._defined):
@@ -190,12 +199,12 @@ class Interpreter:
                 return known[name]
         if name in ("range", "len", "int", "float", "tuple", "list"):
             return {"range": range, "len": len, "int": int, "float": float, "tuple": tuple, "list": list}[name]
-        raise Unknown(f"the name {name}")
+        raise Unsupported(f"the name {name}")
 
     def _attribute(self, owner: Any, name: str) -> Any:
         match owner:
-            case Name():
-                return constant(f"{owner.dotted}.{name}")
+            case DottedName():
+                return resolve_name(f"{owner.dotted}.{name}")
             case Module() if name in owner.attributes:
                 return owner.attributes[name]
             case Value() if name == "shape":
@@ -206,20 +215,20 @@ class Interpreter:
                 return lambda *args, **options: KNOWN[name.removesuffix("_")](owner, *args, **options)
             case dict() if name in owner:
                 return owner[name]
-        raise Unknown(f"the attribute {name}")
+        raise Unsupported(f"the attribute {name}")
 
     def _binary(self, op: ast.operator, left: Any, right: Any) -> Any:
         if type(op) not in _OPERATORS:
-            raise Unknown(f"the operator {type(op).__name__}")
+            raise Unsupported(f"the operator {type(op).__name__}")
         name, compute = _OPERATORS[type(op)]
         if not isinstance(left, Value) and not isinstance(right, Value):
             return compute(left, right)
         if name not in KNOWN:
-            raise Unknown(f"the operator {type(op).__name__} on tensors")
+            raise Unsupported(f"the operator {type(op).__name__} on tensors")
         return KNOWN[name](left, right)
 
     def _truth(self, node: ast.expr, scope: dict[str, Any]) -> bool:
-        """A condition on numbers and settings; one on tensors decides at run time and has no place here."""
+        """Evaluate a condition on numbers and settings; one on tensors is not supported."""
         match node:
             case ast.Compare(ops=[ast.Is() | ast.IsNot() as op]):
                 same = self.evaluate(node.left, scope) is self.evaluate(node.comparators[0], scope)
@@ -228,32 +237,32 @@ class Interpreter:
                 value = self.evaluate(node, scope)
                 if isinstance(value, bool | int | float | str | None):
                     return bool(value)
-        raise Unknown(f"the condition {_quoted(node)}")
+        raise Unsupported(f"the condition {_quote(node)}")
 
     def _item(self, value: Any, index: ast.expr, scope: dict[str, Any]) -> Any:
         if isinstance(value, Value) or isinstance(index, ast.Slice):
-            raise Unknown(f"a part `[{ast.unparse(index)}]` of a tensor or list")
+            raise Unsupported(f"a part `[{ast.unparse(index)}]` of a tensor or list")
         key = self.evaluate(index, scope)
         return self._items(value)[key] if isinstance(value, dict) else value[key]
 
     def _call(self, node: ast.Call, scope: dict[str, Any]) -> Any:
         called = self.evaluate(node.func, scope)
-        args = [self.evaluate(each, scope) for each in _plain(node)]
+        args = [self.evaluate(each, scope) for each in _positional_args(node)]
         options = {each.arg: self.evaluate(each.value, scope) for each in node.keywords if each.arg}
         try:
             return self._apply(called, args, options)
         except (TypeError, ValueError, AttributeError, IndexError) as error:  # arguments that do not fit a handler
-            raise Unknown(_quoted(node)) from error
+            raise Unsupported(_quote(node)) from error
 
     def _apply(self, called: Any, args: list[Any], options: dict[str, Any]) -> Any:
         match called:
-            case Name(dotted=name):
+            case DottedName(dotted=name):
                 return self._call_torch(name, args, options)
             case ast.ClassDef():
                 return self.construct(called, "", args, options)
             case ast.FunctionDef():
                 return self.call_function(called.name, *args)
-            case Part():
+            case BoundLayer():
                 return called.layer(args[0], called.path)
             case Module():
                 return self.forward(called, tuple(args))
@@ -267,26 +276,26 @@ class Interpreter:
         last = name.rpartition(".")[2]
         options = {key: value for key, value in options.items() if key not in ("dtype", "device")}
         if name.startswith("torch.") and last in CREATION:
-            return created(last, args)
+            return create_tensor(last, args)
         if last == "Parameter":
             return args[0]
         if last in ("Sequential", "ModuleList"):
             return list(args[0]) if last == "ModuleList" and args else args
         if name.startswith("torch.nn.") and last in LAYERS:
-            return Part(LAYERS[last](*args, **options))
+            return BoundLayer(LAYERS[last](*args, **options))
         if last in KNOWN:
             return KNOWN[last](*args, **options)
         if name.startswith("math."):
             return getattr(math, last)(*args)
-        raise Unknown(name)
+        raise Unsupported(name)
 
 
-def _quoted(node: ast.AST) -> str:
+def _quote(node: ast.AST) -> str:
     return f"`{ast.unparse(node)[:60]}`"
 
 
-def _plain(node: ast.Call) -> Iterator[ast.expr]:
+def _positional_args(node: ast.Call) -> Iterator[ast.expr]:
     for each in node.args:
         if isinstance(each, ast.Starred):
-            raise Unknown(_quoted(node))
+            raise Unsupported(_quote(node))
         yield each

@@ -1,6 +1,6 @@
-"""What stays with PyTorch's libraries: products, convolutions, pooling, and views that only move dimensions.
+"""Operations that stay with PyTorch's libraries: products, convolutions, pooling, and views.
 
-Each becomes a value whose text is the call itself, so the kernel's file makes the same call.
+Each becomes a value whose text is the call itself.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from math import prod
 from typing import Any
 
 from stark.models.playbook.trace.operations import FUSABLE, Handler, alias, layer_norm, mean, rms_norm
-from stark.models.playbook.trace.values import Shape, Unknown, Value
+from stark.models.playbook.trace.values import Shape, Unsupported, Value
 
 F = "torch.nn.functional"
 
@@ -18,50 +18,52 @@ F = "torch.nn.functional"
 def linear(x: Value, weight: Value, bias: Value | None = None) -> Value:
     shape = (*x.shape[:-1], weight.shape[0])
     if bias is None:
-        return Value("library", shape, (x, weight), f"{F}.linear({{0}}, {{1}})", through=_rows(x))
-    return Value("library", shape, (x, weight, bias), f"{F}.linear({{0}}, {{1}}, {{2}})", through=_rows(x))
+        return Value("library", shape, (x, weight), f"{F}.linear({{0}}, {{1}})", batched_args=_rows(x))
+    return Value("library", shape, (x, weight, bias), f"{F}.linear({{0}}, {{1}}, {{2}})", batched_args=_rows(x))
 
 
 def matmul(x: Value, y: Value) -> Value:
-    """A product of matrices, or of stacks of them."""
+    """A product of matrices or batches of matrices."""
     if min(len(x.shape), len(y.shape)) < 2 or x.shape[-1] != y.shape[-2]:
-        raise Unknown(f"a product of tensors of the shapes {x.shape} and {y.shape}")
-    stack = x.shape[:-2] or y.shape[:-2]
-    if y.shape[:-2] not in ((), stack):
-        raise Unknown("a product of stacks that are not of one size")
+        raise Unsupported(f"a product of tensors of the shapes {x.shape} and {y.shape}")
+    batch = x.shape[:-2] or y.shape[:-2]
+    if y.shape[:-2] not in ((), batch):
+        raise Unsupported("a product of stacks that are not of one size")
     stacks = tuple(place for place, each in enumerate((x, y)) if len(each.shape) > 2)
     call = "torch.matmul({0}, {1})"
-    shape = (*stack, x.shape[-2], y.shape[-1])
-    return Value("library", shape, (x, y), call, through=stacks or (0,), into="torch.matmul({0}, {1}, out={out})")
+    shape = (*batch, x.shape[-2], y.shape[-1])
+    return Value(
+        "library", shape, (x, y), call, batched_args=stacks or (0,), out_call="torch.matmul({0}, {1}, out={out})"
+    )
 
 
 def attention(q: Value, k: Value, v: Value, is_causal: bool = False, scale: float | None = None) -> Value:
     call = f"{F}.scaled_dot_product_attention({{0}}, {{1}}, {{2}}, is_causal={is_causal}, scale={scale})"
-    through = (0, 1, 2) if len(q.shape) > 2 else ()
-    return Value("library", (*q.shape[:-1], v.shape[-1]), (q, k, v), call, through=through)
+    batched_args = (0, 1, 2) if len(q.shape) > 2 else ()
+    return Value("library", (*q.shape[:-1], v.shape[-1]), (q, k, v), call, batched_args=batched_args)
 
 
 def pool(name: str) -> Handler:
     def handler(x: Value, kernel_size: Any, stride: Any = None, padding: Any = 0) -> Value:
         shape = _window(x.shape, x.shape[1], kernel_size, kernel_size if stride is None else stride, padding, 1)
         call = f"{F}.{name}({{0}}, {kernel_size!r}, {stride!r}, {padding!r})"
-        return Value("library", shape, (x,), call, through=(0,))
+        return Value("library", shape, (x,), call, batched_args=(0,))
 
     return handler
 
 
 def adaptive_average(x: Value, output_size: Any) -> Value:
     if set(_pair(output_size)) != {1}:
-        raise Unknown("adaptive pooling to more than one value per channel")
+        raise Unsupported("adaptive pooling to more than one value per channel")
     return mean(x, (-2, -1), keepdim=True)
 
 
 def convolution(x: Value, weight: Shape, stride: Any, padding: Any, dilation: Any, layer: str = "") -> Value:
-    """A convolution of pictures, by a layer."""
+    """A convolution of images."""
     if len(x.shape) != 4 or not isinstance(padding, int | tuple):
-        raise Unknown("a convolution that is not of pictures with a padding in numbers")
+        raise Unsupported("a convolution that is not of pictures with a padding in numbers")
     shape = _window(x.shape, weight[0], weight[2:], stride, padding, dilation)
-    return Value("library", shape, (x,), f"{layer}({{0}})", through=(0,), layer=layer)
+    return Value("library", shape, (x,), f"{layer}({{0}})", batched_args=(0,), layer=layer)
 
 
 def conv2d(
@@ -77,11 +79,11 @@ def conv2d(
     args: tuple[Value, ...] = (x, weight) if bias is None else (x, weight, bias)
     names = "{0}, {1}, None" if bias is None else "{0}, {1}, {2}"
     call = f"{F}.conv2d({names}, {stride!r}, {padding!r}, {dilation!r}, {groups!r})"
-    return Value("library", made.shape, args, call, through=(0,))
+    return Value("library", made.shape, args, call, batched_args=(0,))
 
 
 def _rows(x: Value) -> tuple[int, ...]:
-    """A linear layer takes rows; a vector is one and has none."""
+    """A linear layer works on rows, so a matrix is batched and a vector is not."""
     return (0,) if len(x.shape) > 1 else ()
 
 
@@ -102,7 +104,7 @@ def reshape(x: Value, *sizes: Any) -> Value:
     if wanted.count(-1) == 1:
         wanted[wanted.index(-1)] = x.size // max(1, prod(size for size in wanted if size != -1))
     if prod(wanted) != x.size:
-        raise Unknown(f"how a tensor of the shape {x.shape} is reshaped to {wanted}")
+        raise Unsupported(f"how a tensor of the shape {x.shape} is reshaped to {wanted}")
     return alias(x, tuple(wanted), f"{{0}}.reshape({', '.join(map(str, wanted))})")
 
 
@@ -120,8 +122,9 @@ def transpose(x: Value, dim0: int, dim1: int) -> Value:
 
 def permute(x: Value, *order: Any) -> Value:
     dims = list(order[0] if len(order) == 1 and not isinstance(order[0], int) else order)
-    shape, through = tuple(x.shape[each] for each in dims), (0,) if dims[:1] == [0] else ()
-    return Value("library", shape, (x,), f"{{0}}.permute({', '.join(map(str, dims))})", through=through)
+    shape, batched_args = tuple(x.shape[each] for each in dims), (0,) if dims[:1] == [0] else ()
+    call = f"{{0}}.permute({', '.join(map(str, dims))})"
+    return Value("library", shape, (x,), call, batched_args=batched_args, is_view=True)
 
 
 def unsqueeze(x: Value, dim: int) -> Value:
@@ -168,10 +171,12 @@ Layer = Callable[[Value, str], Value]  # applied to a value, given the Python th
 def _linear(in_features: int, out_features: int, bias: bool = True) -> Layer:
     def made(x: Value, path: str) -> Value:
         product = f"torch.addmm({path}.bias, " if bias else "torch.mm("
-        into = f"{product}{{0}}, {path}.weight.t(), out={{out}})" if len(x.shape) == 2 else ""
+        out_call = f"{product}{{0}}, {path}.weight.t(), out={{out}})" if len(x.shape) == 2 else ""
         rows, shape = x.size // in_features, (*x.shape[:-1], out_features)
-        packed = f'torch.ops.mkldnn._linear_pointwise({{0}}, packed({path}, {rows}), {path}.bias, "none", [], "")'
-        return Value("library", shape, (x,), f"{path}({{0}})", through=_rows(x), into=into, packed=packed)
+        packed_call = f'torch.ops.mkldnn._linear_pointwise({{0}}, packed({path}, {rows}), {path}.bias, "none", [], "")'
+        return Value(
+            "library", shape, (x,), f"{path}({{0}})", batched_args=_rows(x), out_call=out_call, packed_call=packed_call
+        )
 
     return made
 
@@ -206,7 +211,7 @@ def _rms_norm(shape: Any, eps: float | None = None, elementwise_affine: bool = T
 
 
 def _stateless(name: str, table: dict[str, Handler]) -> Callable[..., Layer]:
-    """A module that only calls a function with the arguments it was made with."""
+    """A module that calls a function with its own arguments."""
 
     def made(*args: Any, **options: Any) -> Layer:
         return lambda x, path: table[name](x, *args, **options)

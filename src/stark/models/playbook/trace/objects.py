@@ -1,4 +1,4 @@
-"""What the interpreter handles besides numbers and tensors: PyTorch's names, layers, and modules of the task's own."""
+"""Objects of the interpreter: PyTorch's names, layers, and the task's own modules."""
 
 from __future__ import annotations
 
@@ -9,21 +9,21 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from stark.models.playbook.trace.library_calls import Layer
-from stark.models.playbook.trace.values import Unknown, Value
+from stark.models.playbook.trace.values import Unsupported, Value
 
 CREATION = frozenset({"randn", "rand", "zeros", "ones", "empty", "full"})
 
 
 @dataclass(frozen=True)
-class Name:
-    """A dotted name of PyTorch's, such as torch.nn.functional.gelu."""
+class DottedName:
+    """A dotted name of PyTorch, such as torch.nn.functional.gelu."""
 
     dotted: str
 
 
 @dataclass(frozen=True)
-class Part:
-    """A layer and the Python that names it."""
+class BoundLayer:
+    """A layer and the Python expression for it."""
 
     layer: Layer
     path: str = ""
@@ -31,47 +31,47 @@ class Part:
 
 @dataclass
 class Module:
-    """An object of a class in the task's file, with what its __init__ stored in it."""
+    """An object of a class in the task's file, with the attributes of its __init__."""
 
     node: ast.ClassDef
     path: str
     attributes: dict[str, Any] = field(default_factory=dict)
 
 
-def created(name: str, args: list[Any]) -> Value:
+def create_tensor(name: str, args: list[Any]) -> Value:
     sizes = args[0] if args and isinstance(args[0], list | tuple) else args[:1] if name == "full" else args
     if not all(isinstance(size, int) for size in sizes):
-        raise Unknown("a tensor whose shape is not made of numbers")
+        raise Unsupported("a tensor whose shape is not made of numbers")
     return Value("created", tuple(sizes))
 
 
 _NUMBERS = frozenset({"math.pi", "math.e", "math.inf", "math.tau", "torch.pi", "torch.e", "torch.inf"})
 
 
-def constant(dotted: str) -> Any:
-    return getattr(math, dotted.partition(".")[2]) if dotted in _NUMBERS else Name(dotted)
+def resolve_name(dotted: str) -> Any:
+    return getattr(math, dotted.partition(".")[2]) if dotted in _NUMBERS else DottedName(dotted)
 
 
-def imported(node: ast.Import | ast.ImportFrom) -> Iterator[tuple[str, Name]]:
+def find_imports(node: ast.Import | ast.ImportFrom) -> Iterator[tuple[str, DottedName]]:
     for each in node.names:
         if isinstance(node, ast.Import):
             name = each.name if each.asname else each.name.partition(".")[0]
-            yield each.asname or name, Name(name)
+            yield each.asname or name, DottedName(name)
         else:
-            yield each.asname or each.name, Name(f"{node.module}.{each.name}")
+            yield each.asname or each.name, DottedName(f"{node.module}.{each.name}")
 
 
-def placed(value: Any, path: str) -> Any:
-    """What is stored in a module, with the Python that names it."""
+def attach_path(value: Any, path: str) -> Any:
+    """Give an attribute of a module its Python expression."""
     match value:
         case Value():
             return Value("weight", value.shape, text=path)
-        case Part():
-            return Part(value.layer, path)
+        case BoundLayer():
+            return BoundLayer(value.layer, path)
         case Module():
             value.path = path
-            value.attributes = {name: placed(each, f"{path}.{name}") for name, each in value.attributes.items()}
+            value.attributes = {name: attach_path(each, f"{path}.{name}") for name, each in value.attributes.items()}
             return value
-        case list() if any(isinstance(each, Part | Module) for each in value):
-            return [placed(each, f"{path}[{index}]") for index, each in enumerate(value)]
+        case list() if any(isinstance(each, BoundLayer | Module) for each in value):
+            return [attach_path(each, f"{path}[{index}]") for index, each in enumerate(value)]
     return value

@@ -1,6 +1,6 @@
-"""The operations the playbook knows, by PyTorch's names, each written in terms of a few simple ones.
+"""The operations that can be fused, by PyTorch's names, each built from a few simple ones.
 
-The functions here take PyTorch's own arguments, so that Python itself matches positional and named ones.
+The functions take PyTorch's own arguments, so that Python matches positional and named ones.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ import math
 from collections.abc import Callable
 from typing import Any
 
-from stark.models.playbook.trace.values import UNARY, Operand, Shape, Unknown, Value, pointwise, reduce
+from stark.models.playbook.trace.values import UNARY, Operand, Shape, Unsupported, Value, pointwise, reduce
 
 Handler = Callable[..., Any]
 
@@ -27,7 +27,7 @@ def add(x: Operand, y: Operand, alpha: float = 1) -> Value:
 
 
 def power(x: Value, exponent: Operand) -> Value:
-    """Powers that are a few products or roots."""
+    """Powers as a few products or roots."""
     known: dict[Any, Callable[[], Value]] = {
         1: lambda: x,
         2: lambda: pointwise("mul", x, x),
@@ -37,7 +37,7 @@ def power(x: Value, exponent: Operand) -> Value:
         -1: lambda: pointwise("div", 1.0, x),
     }
     if isinstance(exponent, Value) or exponent not in known:
-        raise Unknown("a power other than 1, 2, 3, 0.5, -0.5 and -1")
+        raise Unsupported("a power other than 1, 2, 3, 0.5, -0.5 and -1")
     return known[exponent]()
 
 
@@ -107,7 +107,7 @@ def largest(x: Value, dim: object = None, keepdim: bool = False) -> Value:
 
 
 def maximum(x: Value, dim: object = None, keepdim: bool = False) -> Any:
-    """torch.max: of two tensors, of all of one, or values and places along a dimension."""
+    """torch.max: of two tensors, of all elements, or values and indices along a dimension."""
     if isinstance(dim, Value):
         return pointwise("max2", x, dim)
     if dim is None:
@@ -121,7 +121,7 @@ def smallest(x: Value, dim: object = None, keepdim: bool = False) -> Value:
 
 def argmax(x: Value, dim: object = None, keepdim: bool = False) -> Value:
     if dim is None and len(x.shape) > 1:
-        raise Unknown("argmax over several dimensions")
+        raise Unsupported("argmax over several dimensions")
     return reduce("argmax", x, dim, keepdim)
 
 
@@ -129,7 +129,7 @@ def variance(
     x: Value, dim: object = None, correction: float = 1, keepdim: bool = False, unbiased: bool = True
 ) -> Value:
     population = reduce("var", x, dim, keepdim)
-    if population.dims == len(x.shape) > 1:  # over everything: the mean has to be known before any row is begun
+    if population.dims == len(x.shape) > 1:  # over everything: the mean must be known before the first row
         population = mean(power(pointwise("sub", x, mean(x)), 2), dim, keepdim)
     count = x.size // max(1, population.size)
     degrees = count - (correction if unbiased else 0)
@@ -145,7 +145,7 @@ def norm(x: Value, p: object = 2, dim: object = None, keepdim: bool = False) -> 
         return pointwise("sqrt", reduce("sum", power(x, 2), dim, keepdim))
     if p in (1, 1.0):
         return reduce("sum", pointwise("abs", x), dim, keepdim)
-    raise Unknown(f"the norm of order {p}")
+    raise Unsupported(f"the norm of order {p}")
 
 
 def normalize(x: Value, p: object = 2, dim: object = 1, eps: float = 1e-12) -> Value:
@@ -208,16 +208,17 @@ def bce_with_logits(x: Value, target: Value, reduction: str = "mean") -> Value:
 
 
 def alias(x: Value, shape: Shape, text: str) -> Value:
-    """A reshaped tensor: free inside a kernel where only ones come or go, otherwise a view of what is in memory."""
+    """A reshaped tensor: free inside a kernel if only dimensions of size 1 change, otherwise a view of memory."""
     core, new = [tuple(size for size in each if size != 1) for each in (x.shape, shape)]
-    if x.fusable and not x.integer and core == new:
+    if x.is_fusable and not x.is_integer and core == new:
         return Value("alias", shape, (x,), squeezed=len(shape) < len(x.shape))
-    return Value("library", shape, (x,), text, through=(0,) if shape[:1] == x.shape[:1] else ())
+    batched_args = (0,) if shape[:1] == x.shape[:1] else ()
+    return Value("library", shape, (x,), text, batched_args=batched_args, is_view=True)
 
 
 def _one(dim: object) -> object:
     if dim is None:
-        raise Unknown("a softmax that does not name its dimension")
+        raise Unsupported("a softmax that does not name its dimension")
     return dim
 
 
@@ -234,7 +235,7 @@ def _affine(x: Value, weight: Value | None, bias: Value | None) -> Value:
 def _loss(each: Value, reduction: str) -> Value:
     known = {"mean": lambda: mean(each), "sum": lambda: reduce("sum", each), "none": lambda: each}
     if reduction not in known:
-        raise Unknown(f"the reduction {reduction!r} of a loss")
+        raise Unsupported(f"the reduction {reduction!r} of a loss")
     return known[reduction]()
 
 

@@ -1,4 +1,4 @@
-"""Reading a task as text: what its ``Model`` computes, as a graph of values."""
+"""Reads a task's source into a graph of values."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from stark.models.playbook.trace.interpreter import Interpreter
-from stark.models.playbook.trace.values import Shape, Unknown, Value
+from stark.models.playbook.trace.values import Shape, Unsupported, Value
 
 
 @dataclass(frozen=True)
 class Program:
-    """A task as the playbook sees it. ``preamble``: its imports and constants; ``construction``: Model's __init__."""
+    """A traced task. ``preamble`` holds its imports and constants, ``construction`` Model's __init__."""
 
     source: str
     inputs: tuple[Value, ...]
@@ -23,39 +23,39 @@ class Program:
 
 
 def read_task(source: str, resized: Mapping[int, int] | None = None) -> Program:
-    """What the task's Model computes; of inputs whose first dimension is ``resized`` as if they had been given so."""
+    """Trace the task's Model, with the first dimension of inputs ``resized``."""
     try:
         return _read(source, resized or {})
     except (TypeError, ValueError, LookupError, ArithmeticError, AttributeError, RecursionError) as error:
-        # a task may do with numbers whatever Python can
-        raise Unknown(f"what to make of it ({type(error).__name__}: {error})") from error
+        # A task may do anything with numbers that Python can.
+        raise Unsupported(f"what to make of it ({type(error).__name__}: {error})") from error
 
 
 def _read(source: str, resized: Mapping[int, int]) -> Program:
     reader = Interpreter(ast.parse(source))
     arguments = reader.call_function("get_init_inputs")
-    model = reader.construct(reader.class_named("Model"), "self", list(arguments), {})
+    model = reader.construct(reader.find_class("Model"), "self", list(arguments), {})
     given = reader.call_function("get_inputs")
     if not all(isinstance(each, Value) for each in given):
-        raise Unknown("an input that is not a tensor of floating-point numbers")
+        raise Unsupported("an input that is not a tensor of floating-point numbers")
     names = reader.parameters(model)
     if len(names) != len(given):
-        raise Unknown("a forward() that takes more or fewer arguments than get_inputs() gives")
-    shapes = [_resized(each.shape, resized) for each in given]
+        raise Unsupported("a forward() that takes more or fewer arguments than get_inputs() gives")
+    shapes = [_resize(each.shape, resized) for each in given]
     inputs = tuple(Value("input", shape, text=name) for shape, name in zip(shapes, names, strict=True))
     result = reader.forward(model, inputs)
     outputs = tuple(result) if isinstance(result, tuple | list) else (result,)
     if not outputs or not all(isinstance(each, Value) for each in outputs):
-        raise Unknown("a forward() that returns something other than tensors")
-    return Program(source, inputs, outputs, isinstance(result, tuple | list), *_pieces(source, model.node))
+        raise Unsupported("a forward() that returns something other than tensors")
+    return Program(source, inputs, outputs, isinstance(result, tuple | list), *_find_preamble(source, model.node))
 
 
-def _resized(shape: Shape, sizes: Mapping[int, int]) -> Shape:
+def _resize(shape: Shape, sizes: Mapping[int, int]) -> Shape:
     return (sizes.get(shape[0], shape[0]), *shape[1:]) if shape else shape
 
 
-def _pieces(source: str, model: ast.ClassDef) -> tuple[str, str]:
-    """The preamble as it is written, and Model's __init__."""
+def _find_preamble(source: str, model: ast.ClassDef) -> tuple[str, str]:
+    """The preamble as written in the source, and Model's __init__."""
     module = ast.parse(source)
     kept = [
         node
@@ -68,7 +68,7 @@ def _pieces(source: str, model: ast.ClassDef) -> tuple[str, str]:
     construction = next((node for node in model.body if _is_function(node, "__init__")), None)
     if construction is None:
         return preamble, "def __init__(self) -> None:\n    super().__init__()"
-    return preamble, ast.unparse(construction)  # in one indentation, whatever the task's is
+    return preamble, ast.unparse(construction)  # normalises the indentation
 
 
 def _is_function(node: ast.AST, name: str) -> bool:

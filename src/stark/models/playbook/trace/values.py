@@ -1,4 +1,4 @@
-"""What the playbook understands of a model: a graph of values, each made by one operation of known shape."""
+"""The graph of a traced model: values of known shape, each made by one operation."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ REDUCTIONS = frozenset({"sum", "max", "min", "argmax", "var"})
 Shape = tuple[int, ...]
 
 
-class Unknown(Exception):
-    """Something the playbook has no move for, in plain words."""
+class Unsupported(Exception):
+    """Something the playbook does not support, named in plain words."""
 
 
 @dataclass(frozen=True, eq=False)
 class Value:
-    """One tensor. ``text`` is the Python that names an input or weight, or a library call with {0}, {1} for arguments.
+    """One tensor. ``text`` is the Python expression of an input or weight, or a library call with {0}, {1}, ...
 
-    A reduction runs over its argument's last ``dims`` dimensions; ``squeezed``: these are gone from its shape.
-    ``through`` are the arguments of a library call whose first dimension is its own, slice by slice; ``layer`` is the
-    Python that names a convolution. ``into`` is the same call with {out} for where the result is to go, ``packed`` the
-    same with weights that were prepared.
+    A reduction runs over its argument's last ``dims`` dimensions; ``squeezed`` removes them from its shape.
+    ``batched_args`` are the arguments whose first dimension a library call keeps, slice by slice. ``layer`` is the
+    Python expression of a convolution. ``out_call`` is the same call with {out} for the result, ``packed_call`` the
+    same with packed weights.
     """
 
     op: str
@@ -34,24 +34,25 @@ class Value:
     text: str = ""
     dims: int = 0
     squeezed: bool = False
-    through: tuple[int, ...] = ()
+    batched_args: tuple[int, ...] = ()
     layer: str = ""
-    into: str = ""
-    packed: str = ""
+    out_call: str = ""
+    packed_call: str = ""
+    is_view: bool = False
 
     @property
     def size(self) -> int:
         return prod(self.shape)
 
     @property
-    def fusable(self) -> bool:
-        """Whether a kernel of ours computes it; everything else is given or comes from a library."""
+    def is_fusable(self) -> bool:
+        """True if a fused kernel can compute it."""
         return self.op in POINTWISE or self.op in REDUCTIONS
 
     @property
-    def integer(self) -> bool:
-        """Whether it holds places; everything else is floating-point numbers."""
-        return self.op == "argmax" or (self.op == "library" and any(each.integer for each in self.values))
+    def is_integer(self) -> bool:
+        """True if it holds indices; everything else is floating-point numbers."""
+        return self.op == "argmax" or (self.op == "library" and any(each.is_integer for each in self.values))
 
     @property
     def values(self) -> tuple[Value, ...]:
@@ -66,24 +67,24 @@ def pointwise(op: str, *args: Operand) -> Value:
     """An operation on each element, with broadcasting."""
     for each in args:
         if not isinstance(each, Value | int | float):
-            raise Unknown(f"{op} of a {type(each).__name__}")
-        if isinstance(each, Value) and each.integer:
-            raise Unknown(f"{op} of places that argmax found")
+            raise Unsupported(f"{op} of a {type(each).__name__}")
+        if isinstance(each, Value) and each.is_integer:
+            raise Unsupported(f"{op} of places that argmax found")
     shape = broadcast([each.shape for each in args if isinstance(each, Value)])
-    squeezed = any(each.squeezed for each in args if isinstance(each, Value) and each.fusable)
+    squeezed = any(each.squeezed for each in args if isinstance(each, Value) and each.is_fusable)
     return Value(op, shape, tuple(args), squeezed=squeezed)
 
 
 def reduce(op: str, x: Value, dim: object = None, keepdim: bool = False) -> Value:
     """A reduction over the last dimensions, or over all of them."""
-    if x.integer:
-        raise Unknown(f"{op} of places that argmax found")
+    if x.is_integer:
+        raise Unsupported(f"{op} of places that argmax found")
     rank = len(x.shape)
     named = range(rank) if dim is None else dim if isinstance(dim, tuple | list) else (dim,)
     dims = sorted(each % rank if isinstance(each, int) and rank else -1 for each in named)
     count = len(dims)
     if count == 0 or dims != list(range(rank - count, rank)):
-        raise Unknown(f"a reduction of {rank} dimensions over {dim}, which are not the last ones")
+        raise Unsupported(f"a reduction of {rank} dimensions over {dim}, which are not the last ones")
     shape = x.shape[: rank - count] + ((1,) * count if keepdim else ())
     return Value(op, shape, (x,), dims=count, squeezed=not keepdim)
 
@@ -94,5 +95,5 @@ def broadcast(shapes: list[Shape]) -> Shape:
     padded = [(1,) * (rank - len(shape)) + shape for shape in shapes]
     for column in zip(*padded, strict=True):
         if len(set(column) - {1}) > 1:
-            raise Unknown(f"tensors of the shapes {shapes} in one operation")
+            raise Unsupported(f"tensors of the shapes {shapes} in one operation")
     return tuple(max(column) if 0 not in column else 0 for column in zip(*padded, strict=True))
