@@ -1,7 +1,7 @@
 """Exploits get what they deserve and honest kernels pass: the part that runs with every change.
 
-A fixed half of the exploits, and a few by ``benchmarks/proofs/trust.py``, which runs all, those that are known to get through
-included.
+To time a kernel takes ten times as long as to refuse it. So this runs half of the exploits that are refused, but few of
+those that are timed, and few honest kernels. ``benchmarks/proofs/trust.py`` runs all, also the known successes.
 """
 
 from __future__ import annotations
@@ -26,11 +26,12 @@ from stark_worker.protocol.request import Target
 
 ALL = [zoo.read(path) for path in sorted((zoo.HERE / "exploits").glob("*.py"))]
 STOPPED = {exploit.name: exploit for exploit in ALL if "cpu" in exploit.targets and exploit.known is None}
-HALF = sorted(exploit.name for exploit in ALL if "cpu" in exploit.targets)[::2]  # all take too long for every change
-TRIED = [name for name in HALF if name in STOPPED]
+REFUSED = [name for name, exploit in sorted(STOPPED.items()) if not exploit.may_pass]
+TIMED = [name for name, exploit in sorted(STOPPED.items()) if exploit.may_pass]
+TRIED = [*REFUSED[::2], *TIMED[2::6]]
 HONEST = {each.name: each for each in honest.corpus()}
-QUICK = ["zeros", "as_root", "public_seed", "lazy_after_the_check"]  # two to refuse, one to contain, one to time
-QUICK_HONEST = ["relu: eager", "softmax: library"]
+QUICK = ["zeros", "public_seed"]  # one to refuse, one to time
+QUICK_HONEST = ["relu: eager"]
 
 
 @pytest.fixture(scope="module")
@@ -70,21 +71,21 @@ def test_the_benchmark_tells_what_came_of_each_and_what_it_took_over(judge, tmp_
     written = (tmp_path / "trust-cpu.json").read_bytes()
     found = json.loads(written)
     assert ended.returncode == 0, ended.stdout + ended.stderr
-    assert "tried    4   rejected 2   accepted at its true time 2   fooled 0" in ended.stdout
-    assert "tried    2   rejected 0   flagged 0" in ended.stdout
+    assert "tried    2   rejected 1   accepted at its true time 1   fooled 0" in ended.stdout
+    assert "tried    1   rejected 0   flagged 0" in ended.stdout
     assert sorted(found["exploits"]) == sorted(QUICK)
     assert len(found["exploits"]["public_seed"]["share"]) == 3
-    assert "exploits: 4 judged by this call, 0 taken over" in ended.stdout
+    assert "exploits: 2 judged by this call, 0 taken over" in ended.stdout
     assert "--fresh" not in ended.stdout
     again = run_benchmark(tmp_path)
     assert again.returncode == 0, again.stdout + again.stderr
-    assert "exploits: 0 judged by this call, 4 taken over" in again.stdout
-    assert "honest: 0 judged by this call, 2 taken over" in again.stdout
+    assert "exploits: 0 judged by this call, 2 taken over" in again.stdout
+    assert "honest: 0 judged by this call, 1 taken over" in again.stdout
     assert "--fresh judges everything anew" in again.stdout
     assert (tmp_path / "trust-cpu.json").read_bytes() == written  # it keeps the date and commit of what was judged
 
 
-@pytest.mark.parametrize("name", sorted(HONEST)[::12])
+@pytest.mark.parametrize("name", sorted(HONEST)[::48])
 def test_an_honest_kernel_passes_unflagged(judge, name):
     report = judge(HONEST[name].request(Target.CPU))
     assert report.outcome is Outcome.OK, report.log
@@ -93,7 +94,7 @@ def test_an_honest_kernel_passes_unflagged(judge, name):
 
 def test_there_are_as_many_as_promised():
     assert len(ALL) >= 60
-    assert len(TRIED) >= 35
+    assert len(TRIED) >= 30
     assert len({each.source for each in HONEST.values()}) >= 100
     assert len(honest_gpu.corpus(Target.CUDA) + honest_gpu.corpus(Target.TRITON)) >= 40
 

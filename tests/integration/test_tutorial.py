@@ -16,7 +16,7 @@ from fakes import TASK, HashEvaluator, PretendModel
 from paths import ROOT
 from stark.core.settings import EvaluationSettings, RoleSettings, SearchSettings
 from stark.core.task import load_candidate
-from stark.core.tree import Node, Role, Tree
+from stark.core.tree import Attempt, Node, Role, Tree
 from stark.search.epsilon_greedy import EpsilonGreedy
 from stark_worker.protocol.errors import Outcome
 from stark_worker.protocol.report import EvalReport, Timing
@@ -120,7 +120,7 @@ def random_tree(tutorial, rng):
         nodes.append(tutorial.Node(number, parent, source, report))
         if parent:
             parent.children.append(nodes[-1])
-        tree.add(Node(number, parent.id if parent else None, Role.CODE, source, report))
+        tree.add(Node(number, parent.id if parent else None, Attempt(Role.CODE, source, report)))
     return nodes, tree
 
 

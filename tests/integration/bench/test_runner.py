@@ -133,13 +133,13 @@ def test_failed_tasks_faults_and_exhausted_budgets_are_told_apart(tasks, tmp_pat
         (tasks / f"task{number}.py").write_text(f"# {trouble}\n{TASK}")
     store, repaired = tmp_path / "store", tmp_path / "repaired"
     options = [*TROUBLED, "--method", "sampling", "--attempts", 3, "--no-baselines", "--only", "task[0-4]"]
-    first = bench(tasks, store, *options, "--tokens", 100, REPAIRED=repaired)
+    first = bench(tasks, store, *options, "--tokens", 100, REPAIRED=str(repaired))
     assert first.returncode == 6
     for words in ("the task tests nothing", "does not work here", "infrastructure fault", "budget exhausted: tokens"):
         assert words in first.stdout
     assert "The GPU fell off the bus." in first.stderr
     repaired.touch()
-    second = bench(tasks, store, *options, "--tokens", 10**6, REPAIRED=repaired)
+    second = bench(tasks, store, *options, "--tokens", 10**6, REPAIRED=str(repaired))
     assert second.returncode == 0, second.stderr
     with closing(open_store(store, write=False)) as opened:
         endings = {record.task.name: opened.ending(record.id).reason for record in opened.runs()}
@@ -176,7 +176,7 @@ def test_a_machinery_that_is_down_ends_the_benchmark(tasks, tmp_path):
     for path in tasks.iterdir():
         path.write_text(f"# fault in {path.name}\n{TASK}")
     options = [*TROUBLED, "--parallel-runs", 1, "--no-baselines"]
-    done = bench(tasks, tmp_path / "store", *options, REPAIRED=tmp_path / "never")
+    done = bench(tasks, tmp_path / "store", *options, REPAIRED=str(tmp_path / "never"))
     assert done.returncode == 6
     assert done.stdout.count("infrastructure fault") == 3 + 1  # one line each, and the summary
     assert "Stopping after 3 faults in a row" in done.stdout
@@ -185,7 +185,10 @@ def test_a_machinery_that_is_down_ends_the_benchmark(tasks, tmp_path):
 @pytest.mark.parametrize("option", ["--tasks", "--kernelbench", "--dataset"])
 def test_a_place_that_is_not_there_is_named(tmp_path, option):
     refused = stark_command("bench", option, tmp_path / "nowhere", *PRETEND)
-    assert (refused.returncode, f"{tmp_path / 'nowhere'} does not exist." in refused.stderr.replace("\n", "")) == (2, True)
+    assert (refused.returncode, f"{tmp_path / 'nowhere'} does not exist." in refused.stderr.replace("\n", "")) == (
+        2,
+        True,
+    )
 
 
 def test_a_full_disk_ends_the_benchmark_and_the_same_command_goes_on(tasks, tmp_path):
@@ -203,7 +206,19 @@ def test_a_full_disk_ends_the_benchmark_and_the_same_command_goes_on(tasks, tmp_
 def test_a_stopped_benchmark_lets_attempts_land_and_goes_on(tasks, tmp_path):
     store, held = tmp_path / "store", tmp_path / "held"
     slow = ["--model", "fakes:HeldModel", "--evaluator", "fakes:HashEvaluator", "--method", "sampling"]
-    words = ["bench", "--tasks", tasks, "--store", store, *slow, "--attempts", 3, "--no-baselines", "--parallel-runs", 4]
+    words = [
+        "bench",
+        "--tasks",
+        tasks,
+        "--store",
+        store,
+        *slow,
+        "--attempts",
+        3,
+        "--no-baselines",
+        "--parallel-runs",
+        4,
+    ]
     held.touch()
     process = subprocess.Popen(command(*words), stdout=subprocess.PIPE, text=True, env=environment(HELD_BY=str(held)))
     wait_until(lambda: (store / "stark.db").exists() and _landed(store))
@@ -212,8 +227,8 @@ def test_a_stopped_benchmark_lets_attempts_land_and_goes_on(tasks, tmp_path):
     process.send_signal(signal.SIGINT)
     held.unlink()
     said = process.communicate()[0]
-    assert said.count("attempts in flight are finished first") == 1
-    assert "stopped, to be gone on with" in said
+    assert said.count("running attempts are finished first") == 1
+    assert "stopped, can be resumed" in said
     assert process.returncode == 130
     assert 0 < sum(run.metrics.attempts for run in read_results(store) if run.metrics) < 24
     done = stark_command(*words, HELD_BY=str(held))

@@ -7,16 +7,16 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from integration.test_cli import command, environment, stark_command
 
-from stark_worker.doctor.requirements import Lack, needs
+from stark_process import stark_command
+from stark_worker.doctor.requirements import MissingRequirement, requirements
 from stark_worker.protocol.findings import State
 from stark_worker.protocol.request import Target
 from stark_worker.sandbox.levels import Control
 from stub_server import Behaviour, StubServer
 
 HOST_ONLY = ["--evaluator", "fakes:HashEvaluator", "--json"]
-NEEDS = {need.name: need for need in needs(allow_weak_sandbox=True)}
+REQUIREMENTS = {requirement.name: requirement for requirement in requirements(allow_weak_sandbox=True)}
 without_gpu = pytest.mark.skipif(Path("/dev/nvidia0").exists(), reason="this machine has a GPU")
 
 
@@ -24,20 +24,19 @@ def findings(done: subprocess.CompletedProcess[str]) -> dict[str, dict[str, str]
     return {each["name"].strip(): each for each in json.loads(done.stdout)["findings"]}
 
 
-def lack(name: str, target: Target = Target.CPU) -> Lack:
-    with pytest.raises(Lack) as caught:
-        NEEDS[name].attempt(target)
+def lack(name: str, target: Target = Target.CPU) -> MissingRequirement:
+    with pytest.raises(MissingRequirement) as caught:
+        REQUIREMENTS[name].attempt(target)
     assert caught.value.fix
     return caught.value
 
 
 def test_a_machine_that_judges_kernels_is_found_to_work(tmp_path):
-    words = command("doctor", "--json", "--allow-weak-sandbox", "--runs", tmp_path / "runs")
-    done = subprocess.run(words, capture_output=True, text=True, env=environment())
+    done = stark_command("doctor", "--json", "--allow-weak-sandbox", "--runs", tmp_path / "runs")
     assert done.returncode == 0, done.stdout + done.stderr
     found = findings(done)
     assert json.loads(done.stdout)["works"]
-    assert {*NEEDS, *Control, "sandbox", "versions", "folder of runs", "model playbook"} <= found.keys()
+    assert {*REQUIREMENTS, *Control, "sandbox", "versions", "folder of runs", "model playbook"} <= found.keys()
     for name in ("C++ compiler", "Python's headers", "ninja", "torch", "a kernel, judged", "limits"):
         assert found[name]["state"] == State.OK
     assert "built, checked and timed" in found["a kernel, judged"]["detail"]
@@ -66,8 +65,8 @@ def test_a_folder_nobody_can_write(tmp_path, monkeypatch):
 @without_gpu
 def test_a_gpu_is_missing_where_the_target_needs_one():
     assert "libcuda" in lack("GPU").what or "cuInit" in lack("GPU").what
-    assert Target.CPU not in NEEDS["GPU"].targets
-    assert set(NEEDS["GPU"].targets) == {Target.CUDA, Target.TRITON}
+    assert Target.CPU not in REQUIREMENTS["GPU"].targets
+    assert set(REQUIREMENTS["GPU"].targets) == {Target.CUDA, Target.TRITON}
 
 
 def test_where_runs_are_kept_has_to_be_writable(tmp_path):

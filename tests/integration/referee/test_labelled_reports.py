@@ -57,7 +57,7 @@ def test_a_library_call(label):
     ],
 )
 def test_one_that_is_right_for_one_shape_alone_is_ok_and_labelled(label, body, came):
-    labels = label(forward(body), limits=Limits(90.0, 8.0)).labels
+    labels = label(forward(body), limits=Limits(90.0, 4.0)).labels
     assert list(labels.other_shapes.values()) == [came, came]
 
 

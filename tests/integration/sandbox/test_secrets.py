@@ -27,7 +27,7 @@ found, counts = set(), {"processes": 0, "files": 0, "megabytes": 0}
 def look(path, kind):
     try:
         with open(path, "rb") as file:
-            content = file.read(2**22)
+            content = file.read(2**20)
     except OSError:
         return
     counts[kind] += 1
@@ -62,7 +62,7 @@ def look_everywhere(tops):
             for name in names:
                 look(os.path.join(folder, name), "files")
             seen += len(names)
-            if seen > 3000:
+            if seen > 1000:
                 break
     look_into_own_memory()
     return f"LOOKED {counts} FOUND {sorted(found)}"
@@ -94,7 +94,8 @@ def canary_run(url: str) -> dict[str, object]:
 
         Path(place, "search.py").write_text(searcher(home))
         options = ["--method", "sampling", "--model", "m", "--base-url", f"{url}/v1", "--api-key-env", "MY_KEY"]
-        options += ["--attempts", 2, "--tokens", 10**9, "--set", "evaluation.torch_compile=false", "--run", folder]
+        options += ["--attempts", 2, "--tokens", 10**9, "--set", "evaluation.torch_compile=false"]
+        options += ["--set", "evaluation.final=false", "--run", folder]
         said = [stark("optimize", task, *options), stark("show", folder), stark("show", folder, 1)]
         words = ["--best", Path(place, "best.py"), "--training-data", Path(place, "calls.jsonl"), "--role", "solo"]
         said.append(stark("export", folder, *words))
