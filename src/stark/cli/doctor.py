@@ -129,7 +129,7 @@ def _try_served_folder(settings: EvaluationSettings) -> Finding:
     if settings.folder is None:
         return Finding("worker", State.MISSING, "no folder is named", "Name one with --set evaluation.folder=DIR.")
     if not (folder / "device.json").exists():
-        fix = f"Type on that machine: python -m stark_worker serve {folder} --target {settings.target}"
+        fix = f"python -m stark_worker serve {folder} --target {settings.target}"
         return Finding("worker", State.MISSING, f"no worker has served {folder}", fix)
     command = f"python -m stark_worker doctor --target {settings.target}"
     return Finding("worker", State.OK, f"{folder} was served; to try that machine, type there: {command}")

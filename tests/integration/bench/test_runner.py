@@ -97,7 +97,7 @@ def test_what_is_done_is_skipped_and_a_larger_budget_goes_on(tasks, tmp_path):
 
 
 @pytest.mark.parametrize(("model", "money"), [("PretendModel", "$0.00"), ("UnpricedModel", "price not known")])
-def test_progress_tells_the_money_where_prices_are_known(tasks, tmp_path, model, money):
+def test_progress_shows_money_if_prices_are_known(tasks, tmp_path, model, money):
     words = ["--model", f"fakes:{model}", "--evaluator", "fakes:HashEvaluator", "--tokens", 10**6]
     words += ["--method", "sampling", "--only", "task[01]", "--attempts", 2, "--no-baselines"]
     done = bench(tasks, tmp_path / "store", *words)
@@ -128,7 +128,7 @@ def test_a_switch_is_an_axis_and_must_be_fair(tasks, tmp_path):
     assert (refused.returncode, "would not be fair" in refused.stderr) == (2, True)
 
 
-def test_failed_tasks_faults_and_exhausted_budgets_are_told_apart(tasks, tmp_path):
+def test_failed_tasks_faults_and_exhausted_budgets_differ(tasks, tmp_path):
     for number, trouble in enumerate(("degenerate", "broken", "fault")):
         (tasks / f"task{number}.py").write_text(f"# {trouble}\n{TASK}")
     store, repaired = tmp_path / "store", tmp_path / "repaired"
@@ -252,7 +252,7 @@ def test_a_dry_run_lists_the_tasks_and_starts_nothing(tasks, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("model", "limits", "told"),
+    ("model", "limits", "expected"),
     [
         ("PretendModel", [], "stop before they have spent $80.00."),
         ("PretendModel", ["--tokens", 500], "stop before they have spent $80.00 or 4,000 tokens."),
@@ -260,11 +260,11 @@ def test_a_dry_run_lists_the_tasks_and_starts_nothing(tasks, tmp_path):
         ("UnpricedModel", [], "the runs need --tokens to start."),
     ],
 )
-def test_a_dry_run_promises_no_limit_that_does_not_hold(tasks, tmp_path, model, limits, told):
+def test_a_dry_run_promises_no_limit_that_does_not_hold(tasks, tmp_path, model, limits, expected):
     words = ["--dry-run", "--model", f"fakes:{model}", "--method", "sampling", *limits]
     done = bench(tasks, tmp_path / "store", *words)
     assert (done.returncode, done.stderr) == (0, "")
-    assert done.stdout.endswith(f"{told} Nothing was started.\n")
+    assert done.stdout.endswith(f"{expected} Nothing was started.\n")
     assert ("$" in done.stdout) == (model == "PretendModel")
 
 
@@ -314,7 +314,7 @@ def test_a_single_run_can_be_reported_and_compared(tasks, tmp_path):
     assert (refused.returncode, "table-9" in refused.stderr) == (2, True)
 
 
-# As KernelBench names its files: the likely 30 tasks of the paper, and beside them what the paper left out.
+# As KernelBench names its files: the likely 30 tasks of the paper, and next to them those the paper left out.
 PAPER = [
     "level1/1_Square_matrix_multiplication_",
     "level1/3_Batched_matrix_multiplication",

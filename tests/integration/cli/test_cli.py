@@ -78,7 +78,7 @@ def test_a_finished_run_is_extended(run):
     assert stark_command("show", run, 12).returncode == 0
 
 
-def test_a_replay_of_a_run_asks_nobody_and_is_the_same_run(run, task, tmp_path):
+def test_a_replay_asks_no_model_and_is_the_same_run(run, task, tmp_path):
     again = tmp_path / "again"
     words = ["--model", f"replay:{run}", "--evaluator", "fakes:HashEvaluator", "--attempts", 8, "--run", again]
     assert stark_command("optimize", task, *words).returncode == 0
@@ -104,12 +104,12 @@ def test_a_dry_run_estimates_and_writes_nothing(task, tmp_path):
     assert not (tmp_path / "run").exists()
 
 
-def test_a_price_that_is_not_known_is_not_told_as_nothing(task, tmp_path):
+def test_an_unknown_price_is_not_shown_as_zero(task, tmp_path):
     unpriced = ["--model", "fakes:UnpricedModel", "--evaluator", "fakes:HashEvaluator", "--tokens", 10**6]
     words = ["optimize", task, *unpriced, "--attempts", 4, "--run", tmp_path / "run"]
-    for told in (stark_command(*words, "--dry-run"), stark_command(*words)):
-        assert "tokens, price not known." in told.stdout
-        assert "$0.00" not in told.stdout
+    for done in (stark_command(*words, "--dry-run"), stark_command(*words)):
+        assert "tokens, price not known." in done.stdout
+        assert "$0.00" not in done.stdout
     estimated = stark_command(*words, "--dry-run").stdout
     assert "stops before it has spent 1,000,000 tokens. Nothing" in estimated, "a limit on money would hold nothing"
 
@@ -202,7 +202,7 @@ def test_the_second_signal_stops_at_once_and_nothing_stored_is_lost(task, tmp_pa
     process = begin(task, tmp_path / "run", held, "--jobs", 3)
     wait_until(lambda: stored(tmp_path / "run", "calls") >= 3)
     process.send_signal(signal.SIGINT)
-    time.sleep(2.0)  # the system makes one signal of two that nobody has seen yet
+    time.sleep(2.0)  # the system merges two pending signals
     process.send_signal(signal.SIGINT)
     _, err = process.communicate()
     assert process.returncode == 130, err
@@ -245,10 +245,10 @@ def test_a_file_that_is_no_task_is_refused(tmp_path, name):
     refused(tmp_path, sentence, 2, "optimize", path, *OPTIONS)
 
 
-def test_a_kernel_in_the_place_of_the_task_is_told_as_that(task, tmp_path):
+def test_a_kernel_in_place_of_the_task_is_named(task, tmp_path):
     kernel = tmp_path / "kernel.py"
     kernel.write_text(TASK.replace("Model", "ModelNew"))
-    refused(tmp_path, "It defines ModelNew, as a kernel does; the task file comes first.", 2, "judge", kernel, task)
+    refused(tmp_path, "It defines ModelNew, as a kernel does. Give the task file first.", 2, "judge", kernel, task)
     refused(tmp_path, "A kernel file defines ModelNew.", 2, "judge", task, task)
 
 
@@ -395,7 +395,7 @@ def test_baselines_warn_of_a_task_that_tests_nothing(task, tmp_path):
     assert done.stdout.count(TESTS_NOTHING) == 1
 
 
-def test_a_run_goes_on_when_nobody_reads_what_it_tells(task, tmp_path):
+def test_a_run_continues_when_its_reader_ends(task, tmp_path):
     words = command("optimize", task, *OPTIONS, "--attempts", 8, "--run", tmp_path / "run")
     with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment()) as process:
         process.stdout.readline()
@@ -407,7 +407,7 @@ def test_a_run_goes_on_when_nobody_reads_what_it_tells(task, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("words", "told"),
+    ("words", "expected"),
     [
         (("bench", "--tasks", "TASK", "--set", "method=sampling"), "--method"),
         (("bench", "--tasks", "TASK", "--set", "seed=7"), "--seeds"),
@@ -415,10 +415,10 @@ def test_a_run_goes_on_when_nobody_reads_what_it_tells(task, tmp_path):
         (("judge", "TASK", "TASK", "--json", "--bundle", "kernel.zip"), "--bundle"),
     ],
 )
-def test_options_that_would_do_nothing_are_refused(task, words, told):
+def test_options_that_would_do_nothing_are_refused(task, words, expected):
     done = stark_command(*(task if word == "TASK" else word for word in words))
     assert done.returncode == 2
-    assert told in done.stderr
+    assert expected in done.stderr
 
 
 @pytest.mark.parametrize("place", ["task.py/best.py", "x" * 300])

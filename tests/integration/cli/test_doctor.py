@@ -56,7 +56,7 @@ def test_python_without_the_headers_that_every_kernel_includes(tmp_path, monkeyp
     assert str(tmp_path / "Python.h") in lack("Python's headers").what
 
 
-def test_a_folder_nobody_can_write(tmp_path, monkeypatch):
+def test_a_folder_that_cannot_be_written(tmp_path, monkeypatch):
     (tmp_path / "file").touch()
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
     assert str(tmp_path / "file") in lack("disk").what

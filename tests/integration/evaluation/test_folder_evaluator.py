@@ -90,7 +90,7 @@ def test_either_side_may_die_and_come_back(tmp_path):
     assert left_in(tmp_path) == []  # what the first host asked was taken up, not asked again
 
 
-def test_who_comes_back_with_another_wish_for_a_profile_is_answered_all_the_same(tmp_path):
+def test_a_returning_host_may_want_another_profile(tmp_path):
     """From what time on one is wanted depends on how far the run is."""
 
     async def ask_and_go(wish: float) -> None:
@@ -121,7 +121,7 @@ def test_hosts_that_ask_the_same_at_once_both_get_an_answer(tmp_path):
     assert left_in(tmp_path) == []
 
 
-def test_what_nobody_fetched_for_long_goes_when_a_worker_starts(tmp_path):
+def test_old_answers_are_removed_when_a_worker_starts(tmp_path):
     for part in ("answers", "asked"):
         (tmp_path / part).mkdir()
         for name, age_s in (("old.json", ANSWER_LIFETIME_S + 60), ("new.json", ANSWER_LIFETIME_S - 60)):
@@ -132,7 +132,7 @@ def test_what_nobody_fetched_for_long_goes_when_a_worker_starts(tmp_path):
     assert [path.name for path in left_in(tmp_path)] == ["new.json", "new.json"]
 
 
-def test_a_worker_of_another_kind_is_told_at_once(tmp_path):
+def test_a_worker_of_another_kind_is_refused(tmp_path):
     async def ask():
         async with evaluator(tmp_path, target=Target.CUDA, retries=0) as judge:
             with pytest.raises(EvaluatorError, match=f"serve {tmp_path} --target cuda"):
@@ -234,12 +234,12 @@ def test_a_folder_that_cannot_be_written_for_a_moment_is_waited_for(tmp_path, ca
     with serving(tmp_path, ("-c", HURRIED)) as worker:
         wait_until(heartbeat.exists)
         block(heartbeat)
-        told = ""
+        output = ""
 
         def warned() -> bool:
-            nonlocal told
-            told += capfd.readouterr().err
-            return "is tried again" in told
+            nonlocal output
+            output += capfd.readouterr().err
+            return "is tried again" in output
 
         wait_until(warned)
         unblock(heartbeat)
@@ -247,7 +247,7 @@ def test_a_folder_that_cannot_be_written_for_a_moment_is_waited_for(tmp_path, ca
         assert heartbeat.exists()
     assert report.outcome is Outcome.OK
     assert worker.returncode == 0
-    assert f"ends because {tmp_path / 'stop'} is there" in capfd.readouterr().err  # nobody wonders why it ended
+    assert f"ends because {tmp_path / 'stop'} is there" in capfd.readouterr().err
 
 
 def test_a_folder_that_stays_unwritable_ends_the_worker_with_one_sentence(tmp_path, capfd):
@@ -255,10 +255,10 @@ def test_a_folder_that_stays_unwritable_ends_the_worker_with_one_sentence(tmp_pa
         wait_until((tmp_path / "heartbeat").exists)
         block(tmp_path / "heartbeat")
         assert worker.wait() == 3
-    told = capfd.readouterr().err
-    assert "Traceback" not in told
-    assert told.splitlines()[-1].startswith(f"worker: {tmp_path} cannot be used: ")
-    assert "start the worker again" in told
+    output = capfd.readouterr().err
+    assert "Traceback" not in output
+    assert output.splitlines()[-1].startswith(f"worker: {tmp_path} cannot be used: ")
+    assert "start the worker again" in output
     assert not list(tmp_path.glob(".heartbeat*")), "no drafts are left"
 
 

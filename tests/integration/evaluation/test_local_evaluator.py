@@ -88,12 +88,12 @@ raise ValueError(" ".join(seen))
     assert "ANTHROPIC" not in report.log
 
 
-def test_a_fault_of_the_machinery_is_retried_and_then_told(tmp_path, monkeypatch):
+def test_a_fault_of_the_machine_is_retried_and_then_raised(tmp_path, monkeypatch):
     starts = pretend_worker(tmp_path, monkeypatch, "echo 'the disk is full' >&2; exit 3")
-    with pytest.raises(EvaluatorError, match=r"not the candidate's fault: .*the disk is full") as told:
+    with pytest.raises(EvaluatorError, match=r"not the candidate's fault: .*the disk is full") as raised:
         asyncio.run(evaluate(open_evaluator(EvaluationSettings(allow_weak_sandbox=True, retries=2)), REFERENCE))
-    assert "give the command again, or `stark resume` if a run had begun" in told.value.next_step
-    assert "`stark doctor`" in told.value.next_step
+    assert "give the command again, or `stark resume` if a run had begun" in raised.value.next_step
+    assert "`stark doctor`" in raised.value.next_step
     assert starts() >= 4  # two parents, and a new one for each retry
 
 
@@ -138,14 +138,14 @@ def evaluated_while(name: str, source: str) -> tuple[EvalReport, EvalReport]:
     return asyncio.run(kill_then_go_on())
 
 
-def test_a_killed_nursery_takes_nobody_with_it():
+def test_a_killed_fork_server_ends_no_other_process():
     napping = SLEEPING.replace("6420.25", "2.25") + "\n" + RIGHT.candidate_source
     during, after = evaluated_while("stark-forksrv", napping)
     assert during.outcome is after.outcome is Outcome.OK, (during, after)
 
 
 @pytest.mark.parametrize("name", ["stark-supervise", "stark-candidate", "stark-referee"])
-def test_whoever_is_killed_the_next_evaluation_is_normal(name):
+def test_after_any_process_is_killed_the_next_evaluation_is_normal(name):
     killed, right = evaluated_while(name, SLEEPING)
     assert killed.outcome in (Outcome.CRASH, Outcome.OUT_OF_MEMORY), killed
     assert right.outcome is Outcome.OK, right
@@ -184,13 +184,13 @@ def test_an_unhealthy_gpu_is_not_used_again(tmp_path, monkeypatch):
     assert asyncio.run(use_all()) == ["0", "1", "1", "1"]
 
 
-def test_missing_torch_is_told_with_the_remedy(monkeypatch):
+def test_missing_torch_is_reported_with_a_fix(monkeypatch):
     monkeypatch.setitem(sys.modules, "torch", None)
     with pytest.raises(EvaluatorError, match=r"pip install 'stark-kernels\[local\]'"):
         enter()
 
 
-def test_a_missing_compiler_is_told_with_the_remedy(monkeypatch):
+def test_a_missing_compiler_is_reported_with_a_fix(monkeypatch):
     monkeypatch.setenv("CXX", "no-such-compiler")
     with pytest.raises(EvaluatorError, match=r"no-such-compiler was not found.*apt install g\+\+"):
         enter()
@@ -211,7 +211,7 @@ def test_gpus_that_the_user_hides_are_no_missing_ones(monkeypatch):
         check_machine(Target.TRITON)
 
 
-def test_missing_ninja_is_told_with_the_remedy(tmp_path, monkeypatch):
+def test_missing_ninja_is_reported_with_a_fix(tmp_path, monkeypatch):
     (tmp_path / "c++").write_text("#!/bin/sh\n")
     (tmp_path / "c++").chmod(0o755)
     monkeypatch.setenv("PATH", str(tmp_path))
@@ -227,7 +227,7 @@ def test_other_systems_are_pointed_to_the_folder_evaluator(monkeypatch):
 
 
 @pytest.mark.parametrize("name", ["XDG_CACHE_HOME", "TMPDIR"])
-def test_a_machine_without_a_place_to_work_in_is_told_in_a_sentence(tmp_path, monkeypatch, name):
+def test_a_machine_without_a_work_folder_is_reported(tmp_path, monkeypatch, name):
     (tmp_path / "file").write_text("no folder")
     monkeypatch.setenv(name, str(tmp_path / "file"))
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "file") if name == "TMPDIR" else None)

@@ -48,7 +48,7 @@ def test_the_same_search_gets_the_same_reports(task, stored, tmp_path):
     assert again.best == min((node for node in nodes(stored)[1:] if node.runtime_ms), key=lambda node: node.runtime_ms)
 
 
-def test_a_candidate_nobody_tried_is_a_fault_of_the_replay(task, stored, tmp_path):
+def test_an_unknown_candidate_is_a_fault_of_the_replay(task, stored, tmp_path):
     replay = {"evaluator": "replay", "folder": str(stored)}
     with pytest.raises(EvaluatorError, match="never judged this candidate"):
         stark.optimize(task, run=tmp_path / "other", seed=7, evaluation=replay, method="sampling", **OPTIONS)
@@ -71,10 +71,10 @@ def test_a_store_with_both_scores_gives_each_its_own_report(task, tmp_path):
     ignored = lambda cell, ending, standing: None  # noqa: E731
     asyncio.run(run_grid(cells, tmp_path / "store", 1, ignored, both_scores=True))
     _, judged = load_reports(str(tmp_path / "store"))
-    told = {
+    medians = {
         key[3]: report.timing.median_ms for key, report in judged.items() if key[2] == Entry.REFERENCE and not key[4]
     }
-    assert told == {Score.VERIFIED: 10.0, Score.KERNELBENCH: 20.0}
+    assert medians == {Score.VERIFIED: 10.0, Score.KERNELBENCH: 20.0}
     (theirs,) = [run for run in read_results(tmp_path / "store") if run.score.startswith("kernelbench")]
     assert load_timings(tmp_path / "store", [theirs.run_id])[theirs.run_id, 0] == Timing((20.0,))
 
@@ -88,7 +88,7 @@ def test_a_final_is_given_by_the_score_it_is_asked_for(task, tmp_path):
     assert again.final.kernelbench.timing.median_ms == 2 * again.final.verified.timing.median_ms
 
 
-def test_a_score_nobody_judged_by_is_refused(task, stored, tmp_path):
+def test_a_score_that_is_not_stored_is_refused(task, stored, tmp_path):
     replay = {"evaluator": "replay", "folder": str(stored), "score": "kernelbench"}
     with pytest.raises(EvaluatorError, match="never judged this candidate by the score kernelbench"):
         stark.optimize(task, run=tmp_path / "other", evaluation=replay, **OPTIONS)

@@ -123,7 +123,7 @@ def test_a_kernel_no_run_made_is_judged_and_verified_for_real(tmp_path):
     assert "isolation of the reference: " in done.stdout
 
 
-# -- the referee of an untrusted task ------------------------------------------------------------------------------------
+# -- the referee of an untrusted task -------------------------------------------------------------------------------
 
 TRIES = f"""
 import os, socket, stat
@@ -138,7 +138,7 @@ def refused(attempt):
 
 REFUSED = {
     "reading a file of the user's": "refused(lambda: open({secret!r}).read())",
-    "writing beside it": "refused(lambda: open({secret!r} + '.more', 'w'))",
+    "writing next to it": "refused(lambda: open({secret!r} + '.more', 'w'))",
     "the network": "refused(lambda: socket.socket(socket.AF_INET, socket.SOCK_DGRAM))",
     "other processes": "refused(lambda: open(f'/proc/{{os.getppid()}}/environ').read())",
 }
@@ -193,7 +193,7 @@ def test_without_being_asked_for_it_is_not(worker, secret):
 
 
 @pytest.mark.parametrize("name", FORGED)
-def test_an_untrusted_task_that_speaks_for_the_referee_harms_nobody(worker, secret, name):
+def test_an_untrusted_task_that_speaks_for_the_referee_does_no_harm(worker, secret, name):
     does, says = FORGED[name]
     message = json.dumps({"did": says}).encode()
     says_it = f"[os.write(number, {message!r}) for number in channels()]\nimport time; time.sleep(60)"

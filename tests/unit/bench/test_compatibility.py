@@ -93,7 +93,7 @@ def test_a_store_that_an_earlier_version_extended_half_is_not_believed_either(tm
     assert [run.metrics.attempts for run in run(grid(attempts=4), tmp_path)[1]] == [4, 4]
 
 
-def test_a_limit_that_was_raised_is_no_end_any_more(tmp_path):
+def test_a_raised_limit_reopens_a_run(tmp_path):
     """What one of two runs made with little money is on_cell_end, and counts no more once there is to be more."""
     results = run(grid("budget.usd=0.03", attempts=30), tmp_path)[1]
     assert endings(results) == ["money", "money"]
@@ -116,7 +116,7 @@ def test_a_smaller_budget_than_was_used_is_refused_and_changes_nothing(tmp_path)
 
 @pytest.mark.parametrize("final", ["true", "false"])
 def test_a_winner_by_the_other_score_follows_its_search(tmp_path, final):
-    """Killed when the first search has ended anew: its winner by the other score is still the old one, and counts for
+    """Killed when the first search has ended again: its winner by the other score is still the old one, and counts for
     neither budget. The next start judges it, whether or not it is on_cell_end to again."""
 
     def cells(attempts):
@@ -263,7 +263,7 @@ def test_kernels_from_a_folder_named_like_a_method_are_not_taken_for_its_own():
         judged_cells([cell.task], {(1, 1): [GivenSource(1, "sample 0", TASK)]}, "stark", cell.settings)
 
 
-def test_a_switch_that_cannot_be_is_told_before_anything_is_stored():
+def test_an_impossible_switch_is_refused_before_anything_is_stored():
     with pytest.raises(UsageError, match="no policy called 'nope'"):
         make_grid([grid()[0].task], ["stark"], ["search.policy=nope"], 1, settings_factory(None, [], {}))
 
@@ -318,7 +318,7 @@ def broken(monkeypatch, tmp_path):
     return tmp_path / "store"
 
 
-def test_one_task_that_always_faults_holds_nobody_up(broken):
+def test_one_task_that_always_faults_does_not_delay_the_others(broken):
     methods = ("reflexion", "sampling", "search-agent", "ma-only")
     bench, results = run(grid(evaluator="TroubledEvaluator", methods=methods, says=["fault"]), broken)
     assert [run.complete for run in results] == [False] * 4 + [True] * 4
@@ -349,7 +349,7 @@ def test_a_prompt_that_is_refused_is_a_failed_attempt_where_others_were_answered
     ] * 3
 
 
-def test_a_model_that_has_answered_nobody_is_a_fault(tmp_path):
+def test_a_model_that_never_answered_is_a_fault(tmp_path):
     """A setting that it does not take is refused in the same words."""
     bench, results = run(grid(model="PrudishModel", says=["indecent"] * 4, tasks=4, attempts=3), tmp_path)
     assert isinstance(bench.fault, PromptRefused)
@@ -357,7 +357,7 @@ def test_a_model_that_has_answered_nobody_is_a_fault(tmp_path):
     assert [run.metrics.attempts for run in results if run.metrics] == [0] * 3
 
 
-def test_what_was_refused_before_anybody_was_answered_gets_on_with_the_next_start(tmp_path):
+def test_a_prompt_refused_before_any_answer_continues_at_the_next_start(tmp_path):
     cells = grid(model="PrudishModel", says=["indecent", ""], attempts=3)
     assert endings(run(cells, tmp_path)[1]) == ["fault", "attempts"]
     assert [run.metrics.attempts for run in run(cells, tmp_path)[1]] == [3, 3]

@@ -114,7 +114,7 @@ def test_an_estimate_counts_references_attempts_finals_and_baselines():
     assert plain == pytest.approx(2 * (1 + 5) * pace.evaluation)
     assert hours_of() - plain == pytest.approx(2 * pace.final)
     timed = 2 * (pace.compiled + pace.tuned + 2 * pace.evaluation)
-    assert hours_of(baselines=True) - hours_of() == pytest.approx(timed), "each beside the reference"
+    assert hours_of(baselines=True) - hours_of() == pytest.approx(timed), "each in turns with the reference"
     assert pace.compiled >= 10, "it is compiled before it is timed"
 
 
@@ -127,7 +127,7 @@ def test_an_estimate_counts_what_judging_by_the_other_score_takes():
     assert without == pytest.approx(2 * 2 * pace.evaluation), "and the winners"
 
 
-def test_winners_are_built_beside_the_lane_of_a_gpu_and_in_that_of_a_cpu():
+def test_winners_are_built_outside_the_lane_of_a_gpu_and_inside_that_of_a_cpu():
     for target, in_lane in ((Target.CUDA, False), (Target.CPU, True)):
         pace, sets = PACES[target], [f"evaluation.target={target}"]
         final = hours_of(*sets) - hours_of(*sets, "evaluation.final=false")
@@ -195,7 +195,7 @@ def test_a_method_or_switch_that_is_named_twice_is_run_once():
 
 
 @pytest.mark.parametrize("name", ["level1/1_Task", "level1/1_Other"])
-def test_tasks_that_could_not_be_told_apart_are_refused(name):
+def test_tasks_with_the_same_identity_are_refused(name):
     task = Task("level1/1_Task", TASK, "", 1, 1)
     maker = settings_factory(None, [], {})
     twice = [task, replace(task, name=name, source=f"# other\n{TASK}")]

@@ -15,7 +15,7 @@ from stark.cli.terminal import command, run
 
 @pytest.fixture
 def program(tmp_path, monkeypatch):
-    """An installed `stark` that prints its arguments, in a folder beside the one that is worked in."""
+    """An installed `stark` that prints its arguments, outside the working folder."""
     path = tmp_path / "of mine" / "bin" / "stark"
     path.parent.mkdir(parents=True)
     path.write_text('#!/bin/sh\necho "$@"\n')
@@ -55,7 +55,7 @@ def test_a_module_is_named_with_its_interpreter(monkeypatch):
 def test_the_first_steps_are_true_of_the_playbook(monkeypatch, program, capsys):
     monkeypatch.setattr(sys, "argv", [".venv/bin/stark"])
     run.show_first_steps()
-    told = capsys.readouterr().out
-    assert ".venv/bin/stark optimize YOUR_TASK.py" in told
-    (gpu,) = [line for line in told.splitlines() if line.startswith("A GPU:")]
+    output = capsys.readouterr().out
+    assert ".venv/bin/stark optimize YOUR_TASK.py" in output
+    (gpu,) = [line for line in output.splitlines() if line.startswith("A GPU:")]
     assert gpu.index("--target triton") < gpu.index("--target cuda with a real LLM")

@@ -34,7 +34,7 @@ def test_what_could_not_run_is_tried_again(tmp_path):
     assert kept.find(REQUEST) is None
 
 
-def test_what_was_timed_beside_others_is_timed_again(tmp_path):
+def test_a_baseline_of_a_busy_machine_is_timed_again(tmp_path):
     kept = BaselineCache(DEVICE, tmp_path)
     kept.keep(REQUEST, replace(REPORT, busy_warning="others kept 1.0 of 2 cores busy"))
     assert kept.find(REQUEST) is None

@@ -1,4 +1,4 @@
-"""A bundle is exactly what was packed, or it is refused; and what its claim is worth beside what is found."""
+"""A bundle is exactly what was packed, or it is refused; its claim is compared with a measurement."""
 
 from __future__ import annotations
 
@@ -141,7 +141,7 @@ HOSTILE = {
     "nested without end": (with_content("claim.json", b"[" * 100_000), "cannot be read"),
     "a tolerance below zero": (claiming(atol=-1.0), "cannot be read"),
     "a tolerance without end": (claiming(rtol=float("inf")), "cannot be read"),
-    "a score nobody knows": (claiming(score="mine"), "cannot be read"),
+    "an unknown score": (claiming(score="mine"), "cannot be read"),
     "a number out of bounds": (claiming(atol=10**400), "cannot be read"),
     "samples without a partner": (reporting(opponent={"samples_ms": [1.0]}), "in pairs"),
     "a million samples": (reporting(timing={"samples_ms": [1.0] * 10**6}), "at most"),

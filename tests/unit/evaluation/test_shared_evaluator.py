@@ -1,4 +1,4 @@
-"""Many runs, one evaluator: a reference is judged once, whoever asks, and candidates every time."""
+"""Many runs, one evaluator: a reference is evaluated once, and candidates every time."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ CANDIDATE = EvalRequest(TASK, "class ModelNew: ...")
 
 
 class Faulty(HashEvaluator):
-    """Raises what it is told to before it works."""
+    """Raises the given faults before it works."""
 
     def __init__(self, *faults: Exception) -> None:
         super().__init__(EvaluationSettings())
@@ -57,7 +57,7 @@ class Profiling(HashEvaluator):
         return replace(await super().evaluate(request), profile="all of it" if request.profile_below_ms else None)
 
 
-def test_a_reference_has_its_profile_whoever_asks_first():
+def test_a_reference_has_a_profile_for_later_runs():
     plain, profiled = together(
         Profiling(EvaluationSettings()), REFERENCE, replace(REFERENCE, profile_below_ms=ALWAYS_MS)
     )
