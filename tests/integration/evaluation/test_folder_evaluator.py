@@ -239,7 +239,7 @@ def test_a_folder_that_cannot_be_written_for_a_moment_is_waited_for(tmp_path, ca
         def warned() -> bool:
             nonlocal output
             output += capfd.readouterr().err
-            return "is tried again" in output
+            return "will be retried" in output
 
         wait_until(warned)
         unblock(heartbeat)
@@ -247,7 +247,7 @@ def test_a_folder_that_cannot_be_written_for_a_moment_is_waited_for(tmp_path, ca
         assert heartbeat.exists()
     assert report.outcome is Outcome.OK
     assert worker.returncode == 0
-    assert f"ends because {tmp_path / 'stop'} is there" in capfd.readouterr().err
+    assert f"ends because {tmp_path / 'stop'} exists" in capfd.readouterr().err
 
 
 def test_a_folder_that_stays_unwritable_ends_the_worker_with_one_sentence(tmp_path, capfd):
@@ -266,7 +266,7 @@ HOST = """
 import asyncio, sys
 from stark.evaluation.folder import FolderEvaluator
 from stark.core.settings import EvaluationSettings
-from stark_worker.protocol import EvalRequest
+from stark_worker.protocol.request import EvalRequest
 
 async def main():
     async with FolderEvaluator(EvaluationSettings(folder=sys.argv[1])) as judge:
