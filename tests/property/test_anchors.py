@@ -7,7 +7,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from paths import ROOT
-from stark.agents.anchors import BEGIN, END, code_lines, measure_outside_share, remove_markers, find_violations
+from stark.agents.anchors import BEGIN, END, code_lines, find_violations, measure_outside_share, remove_markers
 
 names = st.sampled_from(["alpha", "beta", "rows", "tile", "out", "x1"])
 numbers = st.integers(0, 99).map(str)
@@ -217,7 +217,8 @@ def test_a_region_does_not_cross_from_a_string_into_python():
     scaffold = PARENT.replace("    a[0]", f"    // {BEGIN}\n    a[0]").replace(
         "        return x", f"        # {END}\n        return x"
     )
-    assert find_violations(scaffold, PARENT) == ("Lines 5 to 13: a region begins and ends in the same language and string.",)
+    (violation,) = find_violations(scaffold, PARENT)
+    assert violation == "Lines 5 to 13: a region begins and ends in the same language and string."
 
 
 def test_f_strings_hold_cpp_too():

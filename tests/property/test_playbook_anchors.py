@@ -22,7 +22,7 @@ FUSE = frozenset({"fuse"})
 LANGUAGES = {"cpu": CPP, "triton": TRITON}
 TASKS = {path.stem: path.read_text() for path in (ROOT / "examples" / "tasks").glob("*.py")}
 PROGRAMS = {name: read_task(source) for name, source in sorted(TASKS.items())}
-# what a change needs beside the regions, as imports and declarations: the function that prepares weights
+# a change may need code outside the regions: the function that packs weights
 BESIDE = "packed"
 
 
@@ -70,7 +70,7 @@ def test_what_is_marked_is_what_changes(step):
 
 @given(steps())
 @settings(max_examples=20)
-def test_regions_lie_beside_each_other(step):
+def test_regions_do_not_overlap(step):
     name, target, before, _ = step
     found = sorted(find_regions(written(name, target, before)), key=lambda each: each.first)
     assert {each.name for each in found} >= {"kernel", "forward"}

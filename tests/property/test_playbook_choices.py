@@ -1,4 +1,4 @@
-"""Whatever attempts a planner is shown, it plans nothing that failed there."""
+"""A planner plans nothing that failed in the attempts it is shown."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ calls = st.integers(0, 1000)
 
 
 def blamed(shown: tuple[EarlierAttempt, ...]) -> Moves:
-    """What is to blame, told the long way round."""
+    """The moves to blame, computed step by step."""
     found: set[str] = set()
     right = [parse_moves(each.source) for each in shown if not each.failed]
     for each in shown:

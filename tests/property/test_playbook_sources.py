@@ -1,4 +1,4 @@
-"""Whatever chain of known operations a task is made of, the playbook's answers are well-formed."""
+"""The playbook's answers are well-formed for any chain of known operations."""
 
 from __future__ import annotations
 

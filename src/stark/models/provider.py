@@ -204,23 +204,24 @@ class ProviderModel:
             check = f"Check {self._key_variable}." if self._key_variable else "Name its key with --api-key-env NAME."
             return ModelRefused(f"{self.name} does not accept the key{detail}", check)
         if isinstance(error, ModelQuotaExceededError):
-            return ModelRefused(f"The account for {self.name} has no credit left{detail}", "Top it up, then resume.")
+            remedy = "Add credit, then run stark resume."
+            return ModelRefused(f"The account for {self.name} has no credit{detail}", remedy)
         if isinstance(error, ModelNotFoundError):
-            return ModelRefused(f"{self.name} is not known to its provider{detail}", "Check the name and the address.")
+            return ModelRefused(f"{self.name} is unknown to its provider{detail}", "Check the name and the address.")
         if is_reply_lost(error):
             return ReplyLost(
-                f"The reply of {self.name} never arrived whole{detail}",
-                "Nothing that did arrive is lost: resume the run later.",
+                f"The reply of {self.name} did not arrive completely{detail}",
+                "Earlier replies are stored. Continue later with stark resume.",
             )
         if is_transient(error):
             tries = self._settings.retries + 1
             return ModelUnavailable(
                 f"{self.name} did not answer; the provider failed {tries} times{detail}",
-                "Nothing is lost: resume the run later.",
+                "Nothing is lost. Continue later with stark resume.",
             )
         return PromptRefused(
             f"{self.name} refused the request{detail}",
-            "Change the settings of the role, then resume. A prompt that is refused again counts as a failed attempt.",
+            "Change the settings of the role, then run stark resume. A second refusal counts as a failed attempt.",
         )
 
 

@@ -7,7 +7,7 @@ from html import escape
 from pathlib import Path
 
 from stark.analysis.groups import Group
-from stark.core.table_files import format_csv, has_parquet, format_parquet
+from stark.core.table_files import format_csv, format_parquet, has_parquet
 from stark.report.exports import make_folder, write_bytes
 from stark.report.figures import FIGURES, FILE_KINDS, can_draw, draw_figures
 from stark.report.paper_tables import all_tables

@@ -6,7 +6,7 @@ import enum
 import re
 import types
 import typing
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from pydantic.fields import FieldInfo
@@ -19,14 +19,14 @@ from stark_worker import __main__ as worker
 
 _SIGNS = {"ge": ">=", "gt": ">", "le": "<=", "lt": "<"}
 _TYPES = {str: "text", int: "whole number", float: "number", bool: "true or false"}
-_EXIT_CODE = re.compile(r"(\d+) (.+?)(?=, \d+ |\.$)")
+
 _COLUMNS = ["setting", "type", "default", "meaning"]
 
 Named = tuple[str, Group]  # a group of settings with its dotted name
 
 
-def reference_page(commands: TyperGroup) -> str:
-    """The whole page as Markdown."""
+def reference_page(commands: TyperGroup, exit_codes: Mapping[int, str]) -> str:
+    """The whole page as Markdown. ``exit_codes`` maps each code to its meaning."""
     parts = [
         "# Reference",
         "`scripts/reference` writes this page from the code; a test compares the two. "
@@ -42,7 +42,7 @@ def reference_page(commands: TyperGroup) -> str:
         "## Commands",
         *_commands(commands),
         "## Exit codes",
-        _table(["code", "meaning"], [[code, text] for code, text in _EXIT_CODE.findall(_one_line(commands.epilog))]),
+        _table(["code", "meaning"], [[str(code), meaning] for code, meaning in exit_codes.items()]),
         "Every expected failure is one of these errors. It states what failed and what to do next:",
         _block((errors.__doc__ or "").partition("\n\n")[2]),
         "## Worker",

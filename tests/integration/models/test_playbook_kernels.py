@@ -116,7 +116,7 @@ def test_all_safe_moves_together_compute_the_same(name, tmp_path):
         new(*(each[..., :-1] for each in inputs))
 
 
-def test_weights_that_change_are_prepared_anew(tmp_path):
+def test_weights_that_change_are_prepared_again(tmp_path):
     source = (ROOT / "examples" / "tasks" / "linear_gelu.py").read_text()
     task = load(source, tmp_path / "task.py")
     candidate = load(write_candidate(read_task(source), frozenset({"fuse", "pack"}), CPP), tmp_path / "candidate.py")
@@ -171,7 +171,7 @@ def compare(task, candidate) -> None:
 
 
 def debugged(task: str, wrong: str, advice: str) -> str:
-    """What the playbook answers to the prompt that a debugger gets."""
+    """The playbook's answer to a debugger's prompt."""
     settings = resolve(Settings())
     prompt_context = PromptContext.of(Task("risky", task), DeviceFacts("a CPU", "cpu"), settings)
     root = Node(ROOT_ID, None, Attempt(Role.REFERENCE, task, EvalReport(Outcome.OK, Timing((1.0,)))))

@@ -208,7 +208,7 @@ BROKEN = {
 @pytest.mark.parametrize("broken", BROKEN.values(), ids=BROKEN)
 def test_an_answer_that_may_have_been_charged_and_did_not_arrive_is_lost(at, wire, stream, broken):
     with StubServer(broken, Behaviour(text="hello")) as server:
-        with pytest.raises(ReplyLost, match=r"never arrived whole.*resume"):
+        with pytest.raises(ReplyLost, match=r"did not arrive completely.*resume"):
             ask(at(server, wire, stream=stream, timeout_s=1.0 if broken.hang else 10.0))
         arrived = (0, 1) if broken.hang else (1,)  # on a slow machine who gives up after a second may not have asked
         assert len(server.requests) in arrived  # asking again is for the run to decide, which has to pay for it
@@ -244,7 +244,7 @@ def test_retries_come_to_an_end(at):
         assert len(server.requests) == 3
 
 
-def test_nobody_listens():
+def test_no_server_listens():
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         url = f"http://127.0.0.1:{taken.getsockname()[1]}/v1"
@@ -272,7 +272,7 @@ def test_a_wait_can_be_cancelled(at):
 
 @pytest.mark.parametrize("status", [400, 401, 402, 403, 404, 418, 422])
 @pytest.mark.parametrize("wire", WIRES)
-def test_a_lasting_fault_is_told_once_and_without_the_key(at, wire, status):
+def test_a_lasting_fault_is_reported_once_and_without_the_key(at, wire, status):
     said = f"no: {KEY} {'x' * 430} {KEY} " + "and so on " * 500  # the second key lies where the message is cut
     with StubServer(Behaviour(status=status, error=said)) as server:
         with pytest.raises(ModelRefused) as caught:
@@ -470,7 +470,7 @@ def test_a_server_that_wants_a_key_says_how_to_name_one(at):
 
 
 @pytest.mark.parametrize("wire", WIRES)
-def test_whoever_talks_to_a_model_cannot_be_looked_into(at, wire):
+def test_a_process_that_calls_a_model_hides_its_memory(at, wire):
     prctl = ctypes.CDLL(None).prctl
     prctl(PR_SET_DUMPABLE, 1, 0, 0, 0)
     with StubServer() as server:

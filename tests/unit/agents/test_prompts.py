@@ -11,7 +11,15 @@ import pytest
 
 from paths import TESTS
 from stark.agents import anchors
-from stark.agents.prompts import STRATEGIES, VARIABLES, WORDINGS, Prompts, PromptContext, load_templates, sample_strategy
+from stark.agents.prompts import (
+    STRATEGIES,
+    VARIABLES,
+    WORDINGS,
+    PromptContext,
+    Prompts,
+    load_templates,
+    sample_strategy,
+)
 from stark.agents.windows import Window
 from stark.core.chat import Message
 from stark.core.errors import SettingsError

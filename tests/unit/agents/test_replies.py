@@ -1,4 +1,4 @@
-"""What is made of a reply: a table of good, odd and bad ones. The same table is served over the wire elsewhere."""
+"""Replies are read as expected: a table of good, odd and bad ones. The same table is served over the wire elsewhere."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ FENCED_SCAFFOLD = f"Tile the loop.\n\n```python\n{SCAFFOLD}```\n"
 
 @dataclass(frozen=True)
 class Case:
-    """What a model says, and what is to be made of it. ``form`` None stands for a kernel."""
+    """A reply and its expected answer. ``form`` None stands for a kernel."""
 
     name: str
     text: str = ""
@@ -96,20 +96,20 @@ KERNELS = [
     good("a zero-width space before the fence", f"Done.\n\u200b```python\n{KERNEL}```"),
     good("right-to-left prose", f"\u202eשלום\n```python\n{KERNEL}```", prose="\u202eשלום"),
     good("the same block twice", f"{FENCED}Again:\n```python\n{KERNEL}```"),
-    good("a snippet beside it", f"{FENCED}Use:\n```python\nx = ModelNew()\n```"),
+    good("a snippet next to it", f"{FENCED}Use:\n```python\nx = ModelNew()\n```"),
     good("a stray fence at the end", f"{FENCED}\n```"),
     good("bare source", KERNEL, prose=""),
     Case("bare source with an odd escape", ODD_ESCAPE, source=ODD_ESCAPE),
     good("a tool call", calls=call(explanation="Tiled it.", source=KERNEL), prose="Tiled it."),
     good("prose before a tool call", "Let me think.", call(explanation="e", source=KERNEL), prose="e"),
-    good("code beside the tool call", f"```python\n{OTHER}```", call(explanation="e", source=KERNEL)),
+    good("code next to the tool call", f"```python\n{OTHER}```", call(explanation="e", source=KERNEL)),
     good("a fence inside the field", calls=call(explanation="e", source=f"```python\n{KERNEL}```\n")),
     good("an extra field", calls=call(explanation="e", source=KERNEL, confidence=None)),
     good("no explanation", calls=call(source=KERNEL), prose=""),
     good("an explanation of null", calls=call(explanation=None, source=KERNEL), prose=""),
     good("line breaks inside a JSON string", calls=('{"source": "' + KERNEL + '"}',)),
     good("the same call twice", calls=call(source=KERNEL) * 2),
-    good("an empty call beside fenced code", FENCED, call()),
+    good("an empty call next to fenced code", FENCED, call()),
     good(
         "thinking whose opening tag the server left out", f"```\n{OTHER}```\nNo.</think>\n{FENCED}", prose="Tiled it."
     ),
@@ -182,7 +182,7 @@ PLANS = [
         form=PLAN_FORM,
     ),
     Case(
-        "a marker with blanks beside a snippet",
+        "a marker with blanks next to a snippet",
         f"Tile.\n```\ny = 2\n```\n```\n{SCAFFOLD.replace('<<<IMPROVE BEGIN>>>', '<<< Improve begin >>>')}```",
         source=SCAFFOLD.replace("<<<IMPROVE BEGIN>>>", "<<< Improve begin >>>"),
         form=PLAN_FORM,

@@ -1,4 +1,4 @@
-"""What a benchmark leaves in its store, and what a report takes from it; with the stand-ins, in this process."""
+"""The store of a benchmark and the report on it, with fakes in this process."""
 
 from __future__ import annotations
 

@@ -91,7 +91,7 @@ def test_an_interval_covers_the_truth_as_often_as_it_says(tasks):
 
 @pytest.mark.parametrize(("tasks", "share"), [(5, 0.87), (8, 0.90), (14, 0.91), (30, 0.93)])
 def test_where_half_of_the_tasks_count_as_1_an_interval_is_too_narrow(tasks, share):
-    """How much so is in docs/reproduce.md."""
+    """The shares are in docs/reproduce.md."""
     rng = Random(1)
 
     def kept_log():

@@ -1,4 +1,4 @@
-"""What the playbook reads out of a task, and which move it picks."""
+"""The playbook traces tasks and picks moves."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def test_products_stay_with_the_library_and_their_epilogue_is_one_kernel():
     assert library.text == "self.fc({0})"
 
 
-def test_reductions_over_everything_and_over_rows_are_told_apart():
+def test_reductions_over_everything_and_over_rows_are_distinct():
     (whole,) = kernels(task_source("(x * x).mean()"))
     assert whole.levels[whole.sink] is Level.TOTAL
     (rows,) = kernels(task_source("(x * x).mean(dim=-1)"))
@@ -525,7 +525,7 @@ def test_a_single_agent_stacks_moves_and_every_call_differs():
     assert all("fuse" in stack for stack in stacks)
 
 
-def test_the_same_call_is_answered_alike():
+def test_the_same_call_gets_the_same_answer():
     messages = prompts().solo(Window(root(), root(), (root(),)))
     assert ask(messages, SOLO_FORM, 3) == ask(messages, SOLO_FORM, 3)
 

@@ -205,7 +205,7 @@ def test_a_slower_kernel_counts_as_none_where_what_a_user_keeps_is_counted():
     assert rows_of([slow], "averages")[0]["geometric mean"] == 0.5
 
 
-def test_a_method_that_solved_nothing_is_told():
+def test_a_method_that_solved_nothing_is_reported():
     results = [a_result(1, times=(None,)), rescored(1, None)]
     row = rows_of(results, "averages")[0]
     assert (row["mean"], row["failed"], row["geometric mean, at least 1"]) == (None, 1, 1.0)
@@ -316,7 +316,7 @@ def test_failed_tasks_faults_and_exhausted_budgets_are_different_things():
     assert rows_of(results, "degenerate")[0]["why"] == "Zeros are accepted."
 
 
-def test_a_budget_that_ran_out_is_told_of_solved_runs_too():
+def test_a_budget_that_ran_out_is_reported_for_solved_runs_too():
     results = [
         a_result(1, ending=Ending(EndReason.MONEY)),
         a_result(2, times=(None,), ending=Ending(EndReason.TOKENS)),
@@ -432,7 +432,7 @@ def test_both_scores_are_about_the_same_tasks():
     assert (whole["success, verified"], whole["success, kernelbench v0.1"]) == (pytest.approx(2 / 3), 1.0)
 
 
-def test_a_level_without_a_task_that_both_scores_admit_is_told():
+def test_a_level_without_a_task_that_both_scores_admit_is_reported():
     results = [a_result(1), rescored(1, 2.5, degenerate="Zeros are accepted.")]
     plain, whole = sorted(rows_of(results, "scores"), key=lambda row: row["level"])
     assert (plain["tasks"], plain["tasks left out"]) == (0, 1)
@@ -551,7 +551,7 @@ def test_the_layout_of_kernelbench(tmp_path):
 
 
 @pytest.mark.parametrize("taken", ["out", "out/level_1-stark-seed_0-verified"])
-def test_a_place_for_the_layout_of_kernelbench_that_is_a_file_is_told(tmp_path, taken):
+def test_a_place_for_the_layout_of_kernelbench_that_is_a_file_is_reported(tmp_path, taken):
     (tmp_path / taken).parent.mkdir(exist_ok=True)
     (tmp_path / taken).write_text("mine")
     with pytest.raises(UsageError, match=rf"{re.escape(str(tmp_path / 'out'))}.* cannot be created: "):
@@ -580,7 +580,7 @@ def test_the_first_sample_is_the_winner_as_its_final_judged_it(tmp_path):
     assert [len(samples) for samples in content.values()] == [1, 1]
 
 
-def test_runtimes_by_kernelbenchs_score_are_means_as_it_tells_them(tmp_path):
+def test_runtimes_by_kernelbenchs_score_are_means_as_it_reports_them(tmp_path):
     runs = [a_result(26, score="kernelbench v0.1", times=(5.0,)), a_result(26, times=(5.0,), run_id="strict")]
     assert runs_scored_by_mean(runs) == [runs[0].run_id]
     files = write_eval_results(tmp_path, runs, {(runs[0].run_id, 1): Timing((4.0, 5.0, 9.0))})
@@ -610,7 +610,7 @@ def verdict_of(a, b):
     return whole.verdict
 
 
-def test_who_solved_nothing_is_not_faster_than_who_solved_all():
+def test_a_store_that_solved_nothing_is_not_faster_than_one_that_solved_all():
     """Kernels slower than the reference are not worse than none: a user keeps the reference either way."""
     a, none = [a_result(number, times=(12.0,)) for number in range(8)], [a_result(n, times=(None,)) for n in range(8)]
     assert verdict_of(a, none).startswith("Neither is faster on any task (8 compared).")
@@ -626,7 +626,7 @@ def test_a_faster_store_that_solved_less_is_not_praised_without_a_word_on_that()
     )
 
 
-def test_that_more_tasks_are_solved_is_told_where_nothing_is_faster():
+def test_that_more_tasks_are_solved_is_reported_where_nothing_is_faster():
     """B solves all that A does not, with kernels as fast as the reference."""
     a, b = ([a_result(number, times=(ms,)) for number in range(20)] for ms in (None, 10.0))
     found = compare(a, b)
@@ -678,7 +678,7 @@ def test_the_interval_of_a_speed_that_is_at_least_1_begins_there():
 
 
 def test_each_method_has_its_own_verdict():
-    """What helped one and harmed the other is no "no difference"."""
+    """A change that helps one method and harms another is no "no difference"."""
     a = [a_result(number, method, times=(4.0,)) for number in range(8) for method in ("stark", "sampling")]
     b = [replace(run, metrics=replace(run.metrics, best_ms=2.0 if run.method == "stark" else 8.0)) for run in a]
     found = compare(a, b)
@@ -752,7 +752,7 @@ def test_winners_by_the_other_score_are_paired_as_a_score_of_their_own():
     assert found.left_out == ()
 
 
-def test_winners_by_a_score_that_one_side_lacks_are_told():
+def test_winners_by_a_score_that_one_side_lacks_are_reported():
     found = compare([a_result(1), rescored(1, 5.0)], [a_result(1)])
     assert [(each.score, each.why) for each in found.left_out] == [("kernelbench v0.1", "A: complete, B: none")]
     assert found.warnings == ()
@@ -795,7 +795,7 @@ def test_kernels_of_another_tool_count_as_the_attempts_they_are():
     assert compare([a_result(1)], [judged]).warnings == ()
 
 
-def test_what_is_not_compared_is_told_with_the_reason():
+def test_what_is_not_compared_is_reported_with_the_reason():
     a = [a_result(number) for number in (1, 2, 3, 4)]
     b = [
         a_result(1),
@@ -821,7 +821,7 @@ def test_stores_whose_common_tasks_test_nothing_cannot_be_compared():
         compare(runs, runs)
 
 
-def test_the_conditions_of_a_store_are_told():
+def test_the_conditions_of_a_store_are_reported():
     told = describe_store("A", Path("runs/a"), [a_result(1, models=("openai:gpt-5",)), a_result(2)])
     assert told == "A: runs/a, by openai:gpt-5. Score: verified. Device: a device. Attempts: 3."
 
@@ -834,7 +834,7 @@ def test_stores_of_one_method_each_are_paired_by_task():
     assert [(whole.only_a, whole.only_b) for whole in found.overall] == [(0, 1)]
 
 
-def test_stores_without_a_common_method_are_told_so():
+def test_stores_without_a_common_method_are_refused():
     """On the same task; another tool's kernels have its name for a method."""
     a, b = [a_result(1), a_result(1, "sampling")], [a_result(1, "theirs", kind="judged")]
     with pytest.raises(UsageError, match="A has complete runs of sampling and stark, B of theirs"):
@@ -863,8 +863,8 @@ def test_a_report_that_is_interrupted_leaves_the_earlier_one(tmp_path, monkeypat
 
 
 @pytest.mark.parametrize(
-    ("p", "told"),
+    ("p", "text"),
     [(0.04996, "p < 0.05"), (0.0499, "p = 0.0499"), (0.05, "p = 0.05"), (0.0004, "p < 0.001"), (0.5, "p = 0.5")],
 )
-def test_what_is_significant_is_not_rounded_to_what_is_not(p, told):
-    assert format_p(p) == told
+def test_what_is_significant_is_not_rounded_to_what_is_not(p, text):
+    assert format_p(p) == text

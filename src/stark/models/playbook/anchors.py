@@ -35,7 +35,7 @@ def mark_regions(source: str, made: str, advice: str, markers: tuple[str, str]) 
         indent = " " * (len(lines[region.first]) - len(lines[region.first].lstrip()))
         begin, end = (f"{indent}/* {each} */" if region.in_cpp else f"{indent}# {each}" for each in markers)
         sign = "//" if region.in_cpp else "#"
-        comments = [f"{indent}{sign} {line}" for said in advice.split("\n") for line in textwrap.wrap(said, _WIDTH)]
+        comments = [f"{indent}{sign} {line}" for text in advice.split("\n") for line in textwrap.wrap(text, _WIDTH)]
         lines[region.first : region.last + 1] = [begin, *comments, *lines[region.first : region.last + 1], end]
     return "\n".join(lines) + "\n"
 
