@@ -91,7 +91,7 @@ class EvaluatorConformance:
     def make(self) -> Callable[[], Evaluator]:
         raise NotImplementedError("give a fixture `make`")
 
-    def test_reports_are_values_for_good_and_bad_candidates_alike(self, make):
+    def test_reports_are_values_for_good_and_bad_candidates(self, make):
         reference, right, wrong = asyncio.run(evaluate(make(), REFERENCE, RIGHT, WRONG))
         assert (reference.outcome, right.outcome) == (Outcome.OK, Outcome.OK), (reference.log, right.log)
         assert reference.timing
@@ -109,7 +109,7 @@ class EvaluatorConformance:
         assert [report.outcome for report in reports] == [Outcome.COMPILE_ERROR] * count
         assert all(f"number {n}" in report.log for n, report in enumerate(reports))
 
-    def test_a_task_that_does_not_work_is_nobodys_score(self, make):
+    def test_a_task_that_does_not_work_is_no_score_of_the_candidate(self, make):
         with pytest.raises(TaskError, match="get_inputs"):
             asyncio.run(evaluate(make(), BROKEN_TASK))
 

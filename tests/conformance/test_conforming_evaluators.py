@@ -1,4 +1,4 @@
-"""The evaluators that judge, each put through the suite for third parties; a replay only tells what others judged."""
+"""The evaluators that come with STARK, under the suite for evaluators. A replay only repeats stored reports."""
 
 from __future__ import annotations
 

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 import pytest
 
 from fakes import TASK, HashEvaluator, PretendModel
-from stark.agents.prompts import Prompts, PromptContext, load_templates
+from stark.agents.prompts import PromptContext, Prompts, load_templates
 from stark.agents.roles import Team
 from stark.core.chat import Message, Reply, ReplyForm
 from stark.core.interfaces import Workflow

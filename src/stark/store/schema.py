@@ -154,8 +154,19 @@ def _add_opponents(db: sqlite3.Connection) -> None:
     db.execute("CREATE INDEX models_of_run ON calls (run, model)")
 
 
+def _rename_facts(db: sqlite3.Connection) -> None:
+    """Mark files whose reports and settings have names that earlier versions of STARK cannot read."""
+
+
 Migration = Callable[[sqlite3.Connection], None]
-MIGRATIONS: list[Migration] = [_create_tables, _add_benchmarks, _add_finals, _add_judgements, _add_opponents]
+MIGRATIONS: list[Migration] = [
+    _create_tables,
+    _add_benchmarks,
+    _add_finals,
+    _add_judgements,
+    _add_opponents,
+    _rename_facts,
+]
 
 
 def migrate(db: sqlite3.Connection, version: int) -> None:

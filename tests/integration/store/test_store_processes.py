@@ -78,7 +78,7 @@ def check_acknowledged(folder: Path, acknowledged: dict[str, set[int]]) -> None:
         assert len(acknowledged["reserved"] - journalled) <= lost <= KILLS
 
 
-def read_until_told(pipe: Connection, folder: Path) -> None:
+def read_until_signal(pipe: Connection, folder: Path) -> None:
     """Read over and over, and check each time that what is seen hangs together."""
     seen = rounds = 0
     with closing(open_store(folder, write=False)) as store:
@@ -100,7 +100,7 @@ def test_readers_and_a_writer_do_not_disturb_each_other(tmp_path):
     with closing(open_store(tmp_path, write=True)) as store:
         store.create(a_run())
         store.finish("run", a_root())
-        with started(read_until_told, tmp_path) as (_, one), started(read_until_told, tmp_path) as (_, two):
+        with started(read_until_signal, tmp_path) as (_, one), started(read_until_signal, tmp_path) as (_, two):
             assert [pipe.recv() for pipe in (one, two)] == ["reading", "reading"]
             for number in range(1, 301):
                 store.begin("run", TicketRecord(number, 0, 1))

@@ -42,20 +42,20 @@ def test_no_interleaving_of_calls_exceeds_the_limit(calls, limit, jobs):
 
 def test_a_call_waits_for_what_others_may_give_back():
     async def story() -> list[str]:
-        told = []
+        order = []
         ledger = Ledger(BudgetSettings(tokens=100), Spend())
         await ledger.reserve(Spend(80))
 
         async def second() -> None:
             await ledger.reserve(Spend(60))
-            told.append("second")
+            order.append("second")
 
         waiting = asyncio.create_task(second())
         await asyncio.sleep(0.01)
-        told.append("settled")
+        order.append("settled")
         ledger.settle(Spend(80), Spend(10))
         await waiting
-        return told
+        return order
 
     assert asyncio.run(story()) == ["settled", "second"]
 

@@ -1,4 +1,4 @@
-"""How a run by itself ends: stopped by its user, with a winner that is refuted, or beside a comparison that fails."""
+"""Endings of a single run: stopped by its user, with a refuted winner, or with a comparison that fails."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def press(tmp_path, monkeypatch):
     """Ctrl-C while the next thing of a kind is judged: ``Model``, ``ModelNew`` or ``final``."""
     order = tmp_path / "order"
     monkeypatch.setenv("CTRL_C", str(order))
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)  # which whoever started us may have ignored
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)  # a parent process may have ignored it
     yield order.write_text
     signal.signal(signal.SIGINT, before)
 
@@ -128,7 +128,7 @@ def test_another_model_gets_neither_address_nor_key_of_the_one_before_it(said, b
 
 
 @pytest.mark.parametrize("words", ["roles.plan=foo", "roles=foo", "roles.solo=3"])
-def test_what_is_no_setting_is_told_as_such(words):
+def test_an_unknown_setting_is_refused(words):
     with pytest.raises(SettingsError, match="There is no setting roles"):
         change_on_resume([words])
 
@@ -155,7 +155,7 @@ def test_a_run_cannot_be_made_one_of_fewer_attempts(task, tmp_path):
     assert read_results(folder)[0].allowed_attempts == 4
 
 
-def test_whoever_was_asked_is_named_whatever_model_a_run_has_now(task, tmp_path):
+def test_a_report_names_the_models_that_answered(task, tmp_path):
     folder = tmp_path / "run"
     stark.optimize(task, run=folder, **options("HashEvaluator"))
     stark.resume(folder, roles={"model": "fakes:UnpricedModel"}, budget={"attempts": 5, "tokens": 10**7})
@@ -192,17 +192,17 @@ def test_a_run_without_a_faster_kernel_says_so(task, tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("report", "told"),
+    ("report", "hint"),
     [
         (EvalReport(Outcome.WRONG_RESULT, log="Output 0 differs."), "wrong result. Two calls gave different results"),
         (EvalReport(Outcome.RUNTIME_ERROR, log="mat1 and mat2 must match", dtype_mismatch=True), "--precision bf16"),
     ],
 )
-def test_a_task_that_does_not_work_says_what_it_may_be(task, monkeypatch, report, told):
+def test_a_task_that_does_not_work_says_what_it_may_be(task, monkeypatch, report, hint):
     async def evaluate(self, request):
         return report
 
     monkeypatch.setattr(HashEvaluator, "evaluate", evaluate)
     done = command("baseline", task, "--evaluator", "fakes:HashEvaluator")
     assert isinstance(done.exception, TaskError)
-    assert told in done.exception.message
+    assert hint in done.exception.message

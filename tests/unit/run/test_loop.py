@@ -434,7 +434,7 @@ def test_a_winner_that_was_refuted_is_not_tried_until_it_passes(tmp_path, killed
     assert [bench.optimize()[0].best.id for _ in range(3)] == [first.best.id] * 3
 
 
-def test_a_store_that_fails_ends_the_run_and_nobody_waits_for_ever(tmp_path):
+def test_a_store_that_fails_ends_the_run_and_no_attempt_waits_for_ever(tmp_path):
     with Bench(tmp_path, ["jobs=3", "budget.tokens=60000"]).run() as run:
         reserve = run.store.reserve
 
@@ -473,7 +473,7 @@ def test_a_worse_second_answer_takes_nothing_away(tmp_path):
 
 
 class Terse(Fading):
-    """Its second answer is right, and says so little that nobody could follow it."""
+    """Its second answer is right, and is too short to follow."""
 
     async def reply(self, messages, form):
         if len(messages) == 2:

@@ -74,7 +74,7 @@ def bytes_in(folder: Path) -> dict[str, bytes]:
 
 @contextmanager
 def as_ordinary_user(folder: Path):
-    """Run as somebody whom file permissions bind; root is not."""
+    """Run as a user whom file permissions bind; they do not bind root."""
     if os.geteuid() != 0:
         yield
         return
@@ -171,7 +171,7 @@ def test_settings_that_were_replaced_are_kept(tmp_path):
 # -- the lock ---------------------------------------------------------------------------------------------------------
 
 
-def test_a_second_writer_is_told_who_writes(tmp_path):
+def test_the_error_of_a_second_writer_names_the_first(tmp_path):
     with closing(open_store(tmp_path, write=True)):
         with pytest.raises(StoreLocked, match=f"process {os.getpid()} on .* since 20.*Wait until that process ends"):
             open_store(tmp_path, write=True)
@@ -286,7 +286,7 @@ def test_a_damaged_file_is_recognised_and_not_touched(run, harm, write):
     }
 
 
-def test_damage_that_is_met_later_is_told_as_damage(run):
+def test_damage_that_is_met_later_is_reported_as_damage(run):
     data = bytearray((run / "stark.db").read_bytes())
     data[4096 * 20 :] = os.urandom(len(data) - 4096 * 20)
     (run / "stark.db").write_bytes(data)
@@ -654,7 +654,7 @@ def test_a_file_of_version_1_is_brought_up_to_date(version_1):
         assert (store.nodes("run"), store.judgements("run")) == ([a_root()], [a_root().judgement])
 
 
-def test_a_node_of_version_1_that_makes_no_sense_is_told_when_it_is_read(version_1):
+def test_a_node_of_version_1_that_makes_no_sense_is_reported_when_it_is_read(version_1):
     make_file(version_1, "UPDATE nodes SET report = '{\"half'")
     with closing(open_store(version_1, write=True)) as store, pytest.raises(StoreDamaged, match="salvage"):
         store.judgements("run")
