@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from hypothesis import strategies as st
 
-from stark.core.tree import ROOT_ID, Node, Plan, Role, Tree
+from stark.core.tree import ROOT_ID, Attempt, Node, Plan, Role, Tree
 from stark_worker.protocol.errors import Outcome
 from stark_worker.protocol.report import EvalReport, Timing
 
@@ -26,7 +26,7 @@ def trees(draw: st.DrawFn, max_nodes: int = 14, ids_in_order: bool = False) -> T
     count = draw(st.integers(0, max_nodes))
     numbers = list(range(1, count + 1))
     tree = Tree()
-    tree.add(Node(ROOT_ID, None, Role.REFERENCE, "class Model: ...", report(Outcome.OK, draw(_runtimes))))
+    tree.add(Node(ROOT_ID, None, Attempt(Role.REFERENCE, "class Model: ...", report(Outcome.OK, draw(_runtimes)))))
     for number in numbers if ids_in_order else draw(st.permutations(numbers)):
         tree.add(draw(_nodes(number, parents=[node.id for node in tree if node.source is not None])))
     return tree
@@ -40,8 +40,8 @@ def _nodes(draw: st.DrawFn, number: int, parents: list[int]) -> Node:
     parent_id = draw(st.sampled_from(parents))
     kind = draw(st.sampled_from(["ok", "ok", "ok", "failed", "failed", "no source"]))
     if kind == "no source":
-        return Node(number, parent_id, Role.CODE, None, report(Outcome.UNUSABLE_REPLY))
+        return Node(number, parent_id, Attempt(Role.CODE, None, report(Outcome.UNUSABLE_REPLY)))
     text = draw(st.sampled_from([f"own {number}", "shared a", "shared b"]))
     outcome = Outcome.OK if kind == "ok" else draw(st.sampled_from(FAILURES))
     role = Role.DEBUG if kind == "failed" else Role.CODE
-    return Node(number, parent_id, role, text, report(outcome, draw(_runtimes)), plan=Plan(f"advice {number}"))
+    return Node(number, parent_id, Attempt(role, text, report(outcome, draw(_runtimes)), plan=Plan(f"advice {number}")))
