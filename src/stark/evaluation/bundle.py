@@ -21,7 +21,8 @@ from stark_worker.protocol.codec import ProtocolError, from_json, to_json
 from stark_worker.protocol.report import DeviceFacts, EvalReport
 from stark_worker.protocol.request import KernelBenchVersion, Precision, Score, Target
 
-FORMAT, VERSION = "stark-bundle", 1
+FORMAT, VERSION = "stark-bundle", 2
+READABLE_VERSIONS = (1, 2)  # reports of version 1 have older names, which are still read
 KERNEL, TASK, CLAIM, MANIFEST = "kernel.py", "task.py", "claim.json", "manifest.json"
 REPORTS = {Score.VERIFIED: "verified.json", Score.KERNELBENCH: "kernelbench.json"}
 MEMBERS = (KERNEL, TASK, CLAIM, *REPORTS.values(), MANIFEST)
@@ -158,8 +159,8 @@ def _check_manifest(members: Mapping[str, bytes]) -> None:
         manifest = from_json(Manifest, members[MANIFEST])
     except ProtocolError as error:
         raise _refusal(f"its manifest cannot be read: {error}") from error
-    if (manifest.format, manifest.version) != (FORMAT, VERSION):
-        raise _refusal(f"its format is not {FORMAT} version {VERSION}")
+    if manifest.format != FORMAT or manifest.version not in READABLE_VERSIONS:
+        raise _refusal(f"its format is not {FORMAT} version {VERSION} or older")
     found = {name: hashlib.sha256(members[name]).hexdigest() for name in MEMBERS if name != MANIFEST}
     if changed := [name for name in found if manifest.members.get(name) != found[name]]:
         raise _refusal(f"{changed[0]} does not match the manifest")
