@@ -26,7 +26,7 @@ import record
 from fakes import TASK
 from stark.core.records import Event, EventKind
 from stark.run import api
-from stark.run.config import load_settings
+from stark.run.settings_loader import load_settings
 
 
 class Clock:

@@ -43,7 +43,7 @@ from stark.run import (
     api,
     assembly,
 )
-from stark.run.config import load_settings
+from stark.run.settings_loader import load_settings
 from stark.store.open import open_store
 from stub_server import Behaviour, StubServer
 

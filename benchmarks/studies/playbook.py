@@ -35,8 +35,8 @@ from stark.models.playbook.model import LANGUAGES
 from stark.models.playbook.moves import drop_unmet, find_applicable
 from stark.models.playbook.trace.program import read_task
 from stark.run import api
-from stark.run.config import load_settings
 from stark.run.result import Result
+from stark.run.settings_loader import load_settings
 from stark_worker.protocol.baselines import COMPILE_S, COMPILED, EAGER, baseline_source
 from stark_worker.protocol.codec import from_json, to_json
 from stark_worker.protocol.folder import FOLDERS, write_atomically

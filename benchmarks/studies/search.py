@@ -35,7 +35,7 @@ from stark.evaluation.open import open_evaluator
 from stark.evaluation.requests import make_request
 from stark.evaluation.shared import SharedEvaluator
 from stark.run import api, assembly
-from stark.run.config import load_settings
+from stark.run.settings_loader import load_settings
 from stark_worker.protocol.codec import from_json, to_json
 from stark_worker.protocol.folder import write_atomically
 from stark_worker.protocol.report import DeviceFacts, EvalReport, Timing

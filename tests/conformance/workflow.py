@@ -23,7 +23,7 @@ from stark.core.records import Ticket
 from stark.core.settings import RoleSettings
 from stark.core.task import Task
 from stark.core.tree import ROOT_ID, Attempt, Node, Role, Tree
-from stark.run.config import load_settings
+from stark.run.settings_loader import load_settings
 from stark_worker.protocol.errors import Outcome
 from stark_worker.protocol.report import DeviceFacts, EvalReport, Timing
 from stark_worker.protocol.request import EvalRequest

@@ -23,8 +23,8 @@ from stark.core.settings import SearchSettings
 from stark.core.tree import Tree
 from stark.models.playbook.moves import MOVES
 from stark.run import api as stark_api
-from stark.run.config import load_settings
 from stark.run.methods import workflow_edges
+from stark.run.settings_loader import load_settings
 from stark_worker.protocol.errors import Outcome
 from stark_worker.protocol.isolation import Level
 

@@ -10,7 +10,7 @@ from stark.core.errors import UsageError
 from stark.core.records import Kind, RunRecord
 from stark.core.settings import Settings
 from stark.core.tree import ROOT_ID, Node
-from stark.run.config import differences
+from stark.run.settings_loader import differences
 from stark.store.lookup import settings_of
 
 MAY_CHANGE = ("budget",)

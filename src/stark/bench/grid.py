@@ -14,8 +14,8 @@ from stark.core.errors import SettingsError, UsageError
 from stark.core.records import Kind
 from stark.core.settings import Group, Settings
 from stark.core.task import Task
-from stark.run.config import load_settings, parse_assignment, read_file
 from stark.run.methods import METHODS, build_policy
+from stark.run.settings_loader import load_settings, parse_assignment, read_file
 from stark_worker.protocol.baselines import BASELINES, COMPILE_S, EAGER, baseline_source
 from stark_worker.protocol.request import Score
 

@@ -149,7 +149,7 @@ def doctor(
 ) -> None:
     """Try everything that a run needs, and name fixes. Exit code 0: a run can work, 1: it cannot."""
     from stark.cli.terminal.doctor import Examination
-    from stark.run.config import load_settings
+    from stark.run.settings_loader import load_settings
     from stark_worker.protocol.findings import can_work
 
     options = {

@@ -47,8 +47,8 @@ def judge(
 ) -> None:
     """Check and time one kernel. Exit code 0: it is correct, 3: it is not."""
     from stark.core.task import load_candidate, load_task
-    from stark.run.config import load_settings
     from stark.run.judge import judge as judge_candidate
+    from stark.run.settings_loader import load_settings
 
     options = drop_unset(evaluation_options(precision, score, target, evaluator, allow_weak_sandbox))
     settings = load_settings(config, sets or [], options).evaluation
@@ -89,8 +89,8 @@ def baseline(
 ) -> None:
     """Time a task under PyTorch eager, torch.compile, and torch.compile max-autotune."""
     from stark.core.task import load_task
-    from stark.run.config import load_settings
     from stark.run.judge import measure_baselines
+    from stark.run.settings_loader import load_settings
 
     options = drop_unset(evaluation_options(precision, None, target, evaluator, allow_weak_sandbox))
     settings = load_settings(config, sets or [], options).evaluation

@@ -80,7 +80,7 @@ def optimize(
 ) -> None:
     """Make a task faster: search for the fastest correct kernel."""
     from stark.run.api import prepare, start
-    from stark.run.config import load_settings
+    from stark.run.settings_loader import load_settings
     from stark.store.connection import FILE_NAME
 
     options = {

@@ -23,7 +23,7 @@ def pack_worker(file: Annotated[Path, typer.Argument(metavar="FILE.pyz", help="T
 
 def config(file: SettingsFile = None, sets: Assignments = None, method: MethodName = None) -> None:
     """Print every setting with its value and meaning."""
-    from stark.run.config import explain, load_settings
+    from stark.run.settings_loader import explain, load_settings
 
     screen.show_settings(explain(load_settings(file, sets or [], drop_unset({"method": method}))))
 

@@ -30,8 +30,8 @@ def verify(
     from stark.core.task import Task, load_task
     from stark.evaluation.bundle import manifest_digest, read_bundle, unpack
     from stark.evaluation.verification import Verdict, Verification
-    from stark.run.config import load_settings
     from stark.run.judge import judge_as_winner
+    from stark.run.settings_loader import load_settings
 
     data = read_bundle(file)
     bundle = unpack(data)

@@ -1,7 +1,7 @@
 """Every setting with its type, default and meaning. The defaults are the paper's hyper-parameters.
 
 The text under a field is its documentation; ``stark config``, the reference page and error messages show it.
-``stark.run.config`` reads settings from files and the command line.
+``stark.run.settings_loader`` reads settings from files and the command line.
 """
 
 from __future__ import annotations

@@ -25,7 +25,7 @@ from stark.core.settings import EvaluationSettings
 from stark.evaluation.faults import TRY_AGAIN, FaultTranslator
 from stark_worker.protocol.codec import ProtocolError, from_json, to_json
 from stark_worker.protocol.errors import make_fault
-from stark_worker.protocol.folder import ANSWERS, CLAIMS, FOLDERS, STAGES, try_lock, write_atomically
+from stark_worker.protocol.folder import ANSWERS, CLAIMS, FOLDERS, REQUESTS, STAGES, try_lock, write_atomically
 from stark_worker.protocol.report import DeviceFacts, EvalReport
 from stark_worker.protocol.request import EvalRequest
 from stark_worker.scheduler.retry import judge_with_retries
@@ -103,7 +103,7 @@ class FolderEvaluator:
         with self._claim_question(request) as asked:  # if the host is stopped, its files stay for the next one
             name = Path(asked.name).name
             if not any((self._folder / part / name).exists() for part in STAGES):
-                write_atomically(self._folder / "requests" / name, to_json(request))
+                write_atomically(self._folder / REQUESTS / name, to_json(request))
             answer = self._folder / ANSWERS / name
             text = await self._wait_for(answer)
             answer.unlink(missing_ok=True)

@@ -20,7 +20,11 @@ from stark.core.task import load_candidate, load_task
 from stark.core.tree import Role, attempts_of
 from stark.evaluation.open import open_evaluator
 from stark.run.assembly import Job, assemble, check_attempts, check_device, check_prices, new_run_record, open_models
-from stark.run.config import (
+from stark.run.interrupts import Stoppable, interruptible, run_sync
+from stark.run.loop import AS_UNINTERRUPTED, DEFAULT_RULES, Run
+from stark.run.methods import TEAM_ROLES
+from stark.run.result import Result
+from stark.run.settings_loader import (
     change_settings,
     load_settings,
     merge_layers,
@@ -28,10 +32,6 @@ from stark.run.config import (
     refuse_unknown,
     without_old_address,
 )
-from stark.run.interrupts import Stoppable, interruptible, run_sync
-from stark.run.loop import AS_UNINTERRUPTED, DEFAULT_RULES, Run
-from stark.run.methods import TEAM_ROLES
-from stark.run.result import Result
 from stark.store.lookup import load_reports, new_store, only_run, settings_of
 from stark.store.open import open_store
 

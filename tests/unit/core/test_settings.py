@@ -7,8 +7,8 @@ import pytest
 from paths import ROOT
 from stark.core.errors import SettingsError, UsageError
 from stark.core.settings import RENAMED, Settings, with_new_names
-from stark.run.config import explain, known_keys, load_settings
 from stark.run.methods import METHODS
+from stark.run.settings_loader import explain, known_keys, load_settings
 
 CONFIGS = ROOT / "configs"
 

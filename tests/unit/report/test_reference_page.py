@@ -11,7 +11,7 @@ from stark.cli.exit_codes import MEANINGS
 from stark.cli.main import app
 from stark.core.errors import StarkError
 from stark.report.reference_page import reference_page
-from stark.run.config import known_keys
+from stark.run.settings_loader import known_keys
 
 PAGE = ROOT / "docs" / "reference.md"
 

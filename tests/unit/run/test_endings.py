@@ -16,7 +16,7 @@ from stark.analysis.results import read_results
 from stark.cli.main import app
 from stark.core.errors import SettingsError, StoreError, TaskError, UsageError
 from stark.run.api import change_on_resume, prepare, resume_run, start
-from stark.run.config import load_settings
+from stark.run.settings_loader import load_settings
 from stark.store import schema
 from stark.store.open import open_store
 from stark_worker.protocol.errors import Outcome

@@ -23,8 +23,8 @@ from stark.core.records import EventKind
 from stark.core.settings import RoleSettings
 from stark.core.tree import ROOT_ID, Role
 from stark.run import api, assembly
-from stark.run.config import load_settings
 from stark.run.loop import Run
+from stark.run.settings_loader import load_settings
 from stark.store.open import open_store
 from stark_worker.protocol.errors import Outcome
 from stark_worker.protocol.report import DeviceFacts, EvalReport, Timing
