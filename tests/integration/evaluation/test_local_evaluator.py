@@ -98,7 +98,7 @@ def test_a_fault_of_the_machine_is_retried_and_then_raised(tmp_path, monkeypatch
 
 
 def test_a_worker_that_hangs_is_ended_and_not_tried_again(tmp_path, monkeypatch):
-    monkeypatch.setattr(lane, "SLACK_S", -149.5)
+    monkeypatch.setattr(lane, "REFERENCE_SLACK_S", -149.5)
     monkeypatch.setattr(handles, "EXIT_TIMEOUT_S", 0.5)
     pretend_worker(tmp_path, monkeypatch, "exec sleep 6420.75")
     with pytest.raises(EvaluatorError, match="No answer within"):
@@ -222,7 +222,7 @@ def test_missing_ninja_is_reported_with_a_fix(tmp_path, monkeypatch):
 
 def test_other_systems_are_pointed_to_the_folder_evaluator(monkeypatch):
     monkeypatch.setattr(sys, "platform", "darwin")
-    with pytest.raises(EvaluatorError, match="folder evaluator"):
+    with pytest.raises(EvaluatorError, match="--evaluator folder"):
         enter()
 
 

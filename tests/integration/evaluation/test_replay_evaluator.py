@@ -50,7 +50,7 @@ def test_the_same_search_gets_the_same_reports(task, stored, tmp_path):
 
 def test_an_unknown_candidate_is_a_fault_of_the_replay(task, stored, tmp_path):
     replay = {"evaluator": "replay", "folder": str(stored)}
-    with pytest.raises(EvaluatorError, match="never judged this candidate"):
+    with pytest.raises(EvaluatorError, match="holds no report on this candidate"):
         stark.optimize(task, run=tmp_path / "other", seed=7, evaluation=replay, method="sampling", **OPTIONS)
 
 
@@ -90,5 +90,5 @@ def test_a_final_is_given_by_the_score_it_is_asked_for(task, tmp_path):
 
 def test_a_score_that_is_not_stored_is_refused(task, stored, tmp_path):
     replay = {"evaluator": "replay", "folder": str(stored), "score": "kernelbench"}
-    with pytest.raises(EvaluatorError, match="never judged this candidate by the score kernelbench"):
+    with pytest.raises(EvaluatorError, match="holds no report on this candidate by the score kernelbench"):
         stark.optimize(task, run=tmp_path / "other", evaluation=replay, **OPTIONS)

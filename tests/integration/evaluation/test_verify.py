@@ -82,7 +82,7 @@ def test_with_a_task_of_ones_own_no_untrusted_task_is_run(bundle, tmp_path):
     task.write_text(PRETEND_TASK + "# mine\n")
     done = stark_command("verify", bundle, "--task", task, *PRETEND)
     assert done.returncode == 0, done.stderr
-    assert "not the one of the bundle" in done.stdout
+    assert "differs from the bundle's" in done.stdout
     assert "honest" not in done.stdout
 
 
