@@ -1,7 +1,7 @@
 """The final check of a winner.
 
-The search measures fast. The final check builds the winner with torch's own toolchain and measures it again by both
-scores, in turns with the reference on the same inputs.
+The search measures fast. The final check builds the winner with torch's own toolchain. It measures the winner again by
+both scores, in turns with the reference on the same inputs.
 """
 
 from __future__ import annotations

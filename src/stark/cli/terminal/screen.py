@@ -13,6 +13,7 @@ from rich.table import Table
 from rich.text import Text
 from rich.tree import Tree as Branches
 
+from stark.cli.terminal.command import format_command
 from stark.core.errors import StarkError
 from stark.core.tree import ROOT_ID, Node, Role
 from stark.report.table import Table as Figures
@@ -96,7 +97,7 @@ def show_error(error: StarkError) -> None:
 def show_bundle(file: Path, digest: str) -> None:
     """Show where the evidence is, its digest, and the command that checks it."""
     console.print(Text(f"The evidence is in {file}; the SHA-256 of its manifest is {digest}"))
-    console.print(Text(f"To check it, type: stark verify {file}"))
+    console.print(Text(f"To check it, type: {format_command('verify', file)}"))
 
 
 def show_line(text: str) -> None:
