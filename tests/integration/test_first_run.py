@@ -85,9 +85,9 @@ def test_the_first_run_ends_with_a_kernel_that_is_verified_to_be_faster(bin_fold
     done = first_run(bin_folder / "stark", folder)
     assert done.returncode == 0, done.stdout + done.stderr
     printed = done.stdout
-    for row in ("PyTorch eager", "torch.compile", "STARK"):
+    for row in ("PyTorch eager", "STARK"):
         assert re.search(rf"^{re.escape(row)}.* ms +[\d.]+x$", printed, re.MULTILINE), f"no {row} in\n{printed}"
-    rows = re.findall(r"^(?:torch|STARK).* ([\d.]+) ms +([\d.]+) ms +([\d.]+)x$", printed, re.MULTILINE)
+    rows = re.findall(r"^STARK.* ([\d.]+) ms +([\d.]+) ms +([\d.]+)x$", printed, re.MULTILINE)
     for took, eager, speed in rows:
         assert float(eager) / float(took) == pytest.approx(float(speed), rel=0.02), printed
     kernel = re.search(r"^The kernel: +(.+best\.py) ", printed, re.MULTILINE)
