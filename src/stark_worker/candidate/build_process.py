@@ -21,6 +21,10 @@ from stark_worker.protocol.logs import MAX_LOG_CHARACTERS, describe
 from stark_worker.sandbox.confine import enter_sandbox
 
 
+class PrivateBuild(Exception):
+    """The extension may read files of the candidate's own, so it is built only where the candidate is loaded."""
+
+
 def read(channel: Channel) -> None:
     """Import the candidate in the current folder; other processes build its extensions.
 
@@ -30,6 +34,8 @@ def read(channel: Channel) -> None:
     source_file = Path.cwd() / SOURCE_FILE
 
     def make(requested: extension.Extension) -> Any:
+        if requested.key is None:
+            raise PrivateBuild
         path = Path.cwd() / EXTENSION_FILE
         path.write_text(json.dumps([requested.function, requested.call], default=str), encoding="utf-8")
         channel.send(did="asked")
@@ -58,7 +64,7 @@ def compile_extension(channel: Channel) -> None:
     request = Path(order["home"], EXTENSION_FILE)
     enter_sandbox([request.parent, Path(order["cache"])])
     function, call = json.loads(request.read_text(encoding="utf-8"))
-    requested = extension.Extension(function, call, order["mode"], request.parent)
+    requested = extension.Extension(function, call, order["mode"])
     channel.send(did="named", key=requested.key, headers=requested.headers_key)
     order = channel.receive()  # comes only if the cache has no such entry
     folder = Path.cwd() / LIBRARY_FOLDER

@@ -62,7 +62,7 @@ def publish(
 
     The process that built it is not trusted: only regular files are copied.
     """
-    library = _find_in(build_dir, kind)
+    library = None if build_dir.is_symlink() else _find_in(build_dir, kind)
     if library is None or not _is_regular(library):
         return None
     files = [file for file in (library, build_dir / companion) if _is_regular(file)]

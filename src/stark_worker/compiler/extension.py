@@ -1,7 +1,8 @@
 """A candidate's extensions: replaces torch's ``load_inline`` and ``load`` by a faster build.
 
-A call becomes an ``Extension``, which has a cache key and can be built and loaded. The mode "fast" tries the light
-headers first, and torch's own if the light ones may be at fault. The mode "stock" builds as torch does.
+A call becomes an ``Extension``, which can be built and loaded. It has a cache key if its build reads no file that a
+candidate could have written. The mode "fast" tries the light headers first, and torch's own if the light ones may be at
+fault. The mode "stock" builds as torch does.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ import platform
 import re
 import shutil
 import sys
+import uuid
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -36,7 +38,6 @@ Build = Callable[[Path], Any]
 
 BUILD_VARIABLES = ("CC", "CXX", "CPATH", "CPLUS_INCLUDE_PATH", "LIBRARY_PATH", *NVCC_VARIABLES)
 
-_LOCAL_INCLUDE = re.compile(r'^\s*#\s*include\s*"([^"]+)"', re.MULTILINE)
 _UNDEFINED = re.compile(r"undefined symbol: (\w+)")
 _TORCH_LOADERS = {name: inspect.unwrap(getattr(cpp_extension, name)) for name in ("load_inline", "load")}
 
@@ -47,32 +48,36 @@ class BuildFailed(RuntimeError):
 
 @dataclass(frozen=True)
 class Extension:
-    """One call of ``load_inline`` or ``load``, with all arguments by name, from a candidate in the folder ``home``."""
+    """One call of ``load_inline`` or ``load``, with all arguments by name."""
 
     function: str
     call: dict[str, Any]
     mode: Mode
-    home: Path
 
     @functools.cached_property
     def request(self) -> BuildRequest:
         return _inline_request(self.call) if self.function == "load_inline" else _file_request(self.call)
 
     @property
-    def key(self) -> str:
-        """A hash of everything that decides the build."""
+    def key(self) -> str | None:
+        """A hash of everything that decides the build; None if it may read files of the candidate's own.
+
+        Such a build is private: two candidates with the same text may have different files.
+        """
+        if self.function != "load_inline" or not toolchain.reads_only_system_files(self.request):
+            return None
         arguments = {
             name: repr(value) for name, value in self.call.items() if name not in ("verbose", "build_directory")
         }
         flags = arguments.get("extra_cflags", "") + arguments.get("extra_cuda_cflags", "")
         surroundings = _surroundings(flags, self.request.cuda)
-        return _hash([self.request.files, _local_headers(self.request), arguments, self.mode, surroundings], self.home)
+        return _hash([self.request.files, arguments, self.mode, surroundings])
 
     @property
     def headers_key(self) -> str | None:
         """A hash of the precompiled headers it can use; None if it can use none."""
         options = toolchain.pch_options(self.request) if self.mode == "fast" else None
-        return None if options is None else _hash([options, _surroundings(" ".join(options), False)], self.home)
+        return None if options is None else _hash([options, _surroundings(" ".join(options), False)])
 
     def precompile_headers(self, folder: Path) -> None:
         """Precompile its headers in this folder."""
@@ -104,7 +109,7 @@ def _replacement(name: str, original: Callable[..., Any], make: Callable[[Extens
         call = bound.arguments
         if call.get("with_sycl") or call.get("sycl_sources") or call.get("is_standalone"):
             return original(*args, **kwargs)  # kinds of extension that no target asks for
-        return make(Extension(name, dict(call), mode, Path.cwd()))
+        return make(Extension(name, dict(call), mode))
 
     return load
 
@@ -117,8 +122,8 @@ def cached_builder(shared: Path, private: Path, used: list[Path] | None = None) 
 
     def make(extension: Extension) -> Any:
         key = extension.key
-        library = cache.find(shared, key) or cache.find(private, key)
-        folder = library.parent if library else private / key
+        library = key and (cache.find(shared, key) or cache.find(private, key))
+        folder = library.parent if library else private / (key or uuid.uuid4().hex)
         if used is not None:
             used.append(folder)
         if library:
@@ -210,9 +215,8 @@ def _surroundings(flags: str, cuda: bool) -> list[str]:
     ]
 
 
-def _hash(parts: list[Any], home: Path) -> str:
-    """Return a hash of these parts that does not depend on the candidate's folder."""
-    return hashlib.sha256(json.dumps(parts, sort_keys=True).replace(str(home), ".").encode()).hexdigest()[:32]
+def _hash(parts: list[Any]) -> str:
+    return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:32]
 
 
 def _processor() -> str:
@@ -221,21 +225,6 @@ def _processor() -> str:
         lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
         return next((line for line in lines if line.startswith(("flags", "Features"))), "")
     return platform.processor()
-
-
-def _local_headers(request: BuildRequest) -> dict[str, str]:
-    """Return the texts of the candidate's own headers by path: next to the sources or on the given paths."""
-    found: dict[str, str] = {}
-    waiting = [(text, Path(name).parent) for name, text in request.files.items()]
-    while waiting:
-        text, folder = waiting.pop()
-        for name in _LOCAL_INCLUDE.findall(text):
-            paths = [path / name for path in (folder, *map(Path, request.include_paths))]
-            file = next((path for path in paths if path.is_file()), None)
-            if file is not None and str(file) not in found:
-                found[str(file)] = file.read_text(encoding="utf-8", errors="replace")
-                waiting.append((found[str(file)], file.parent))
-    return found
 
 
 def _inline_request(call: dict[str, Any]) -> BuildRequest:

@@ -13,6 +13,7 @@ import shlex
 import shutil
 import signal
 import subprocess
+import sys
 import sysconfig
 import time
 from dataclasses import dataclass
@@ -35,6 +36,9 @@ IMPLICIT = {CPP_FILE: ("torch/extension.h",), CUDA_FILE: ("torch/types.h", "cuda
 
 # Flags that name no files, so that headers precompiled with them are the same for every candidate.
 _SHAREABLE = re.compile(r"-(?:O\w*|std=[\w+]+|m[\w.=-]+|f(?:openmp|fast-math|unroll-loops|no-[\w-]+)|W[\w-]+|[gw])")
+
+_SYSTEM_ROOTS = ("/usr", "/opt", "/lib", "/lib64")  # the sandbox lets no candidate write here
+_PATH = re.compile(r"/[\w./+-]*")
 
 _INCLUDE = re.compile(r'^\s*#\s*include\s*[<"]((?:torch|ATen|c10|caffe2|pybind11)/[^>"]*)[>"]', re.MULTILINE)
 _DEFINE = re.compile(r"^#define (\w+)", re.MULTILINE)
@@ -72,6 +76,25 @@ class BuildRequest:
     def is_torch_free(self) -> bool:
         """True if the sources use nothing of torch. Torch's full headers cannot help them then."""
         return not (self.implicit_headers or self.python or self.torch_headers)
+
+
+def reads_only_system_files(request: BuildRequest) -> bool:
+    """True if no flag names a file that a candidate could have written.
+
+    A flag without a slash names none, because compilers run in a new folder.
+    """
+    try:
+        words = _words((*request.cflags, *request.cuda_cflags, *request.ldflags))
+        return all(map(_is_system_path, request.include_paths)) and all(
+            _is_system_path(word[word.index("/") :]) for word in words if "/" in word
+        )
+    except (ValueError, TypeError, AttributeError):  # the compiler reports a malformed flag
+        return False
+
+
+def _is_system_path(path: str) -> bool:
+    roots = (*_SYSTEM_ROOTS, sys.prefix, str(Path(torch.__file__).parent))
+    return bool(_PATH.fullmatch(path)) and any(Path(os.path.realpath(path)).is_relative_to(root) for root in roots)
 
 
 def can_use_light_headers(request: BuildRequest) -> bool:

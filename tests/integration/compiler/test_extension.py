@@ -327,6 +327,72 @@ def test_only_headers_that_are_the_same_for_all_are_made_ready(change, shared):
     assert (toolchain.pch_options(replace(PLAIN, **change)) is not None) is shared
 
 
+@pytest.mark.parametrize(
+    ("change", "shared"),
+    [
+        ({}, True),
+        ({"cuda_cflags": ("-O3", "--use_fast_math", "-gencode=arch=compute_90a,code=sm_90a", "-Xptxas", "-v")}, True),
+        ({"ldflags": ("-lgomp", "-L/usr/local/lib", "-Wl,-rpath,/usr/local/lib")}, True),
+        ({"include_paths": ("/usr/include",)}, True),
+        ({"include_paths": ("mine",)}, False),
+        ({"include_paths": ("/usr/../home/mine",)}, False),
+        ({"cflags": ("-I/home/mine",)}, False),
+        ({"cflags": ("-I../mine",)}, False),
+        ({"cflags": ("-include /home/mine.h",)}, False),
+        ({"cflags": ("@/home/mine",)}, False),
+        ({"cuda_cflags": ("-Xcompiler=-fplugin=/home/mine.so",)}, False),
+        ({"ldflags": ("-Wl,-rpath,/usr/lib:/home/mine",)}, False),
+        ({"cflags": ("-DX='a",)}, False),
+    ],
+)
+def test_a_build_is_shared_only_if_it_names_no_file_of_the_candidate(change, shared):
+    assert toolchain.reads_only_system_files(replace(PLAIN, **change)) is shared
+
+
+BY_HEADER = '''
+import torch
+from pathlib import Path
+from torch.utils.cpp_extension import load_inline
+
+Path("mine.h").write_text("constexpr float factor = FACTOR;")
+text = """#include <mine.h>
+torch::Tensor scaled(torch::Tensor x) {
+    auto y = torch::empty_like(x);
+    for (int64_t i = 0; i < x.numel(); ++i) y.data_ptr<float>()[i] = x.data_ptr<float>()[i] * factor;
+    return y;
+}"""
+module = load_inline("by_header", text, functions=["scaled"], extra_include_paths=[str(Path.cwd())])
+
+class ModelNew(torch.nn.Module):
+    def forward(self, x):
+        return module.scaled(x)
+'''
+
+SCALING = """
+import torch
+
+class Model(torch.nn.Module):
+    def forward(self, x):
+        return x * 2.0
+
+def get_inputs():
+    return [torch.rand(64, 64)]
+
+def get_init_inputs():
+    return []
+"""
+
+
+def test_a_header_next_to_a_candidate_decides_no_other_candidates_build(tmp_path):
+    """Both have the same text for the compiler and different headers: the second must not get the first's library."""
+    with running_worker(tmp_path / "cache") as worker:
+        outcomes = [
+            worker.judge(EvalRequest(SCALING, BY_HEADER.replace("FACTOR", factor), target=Target.CPU)).outcome
+            for factor in ("3.0f", "2.0f", "3.0f")
+        ]
+    assert outcomes == [Outcome.WRONG_RESULT, Outcome.OK, Outcome.WRONG_RESULT]
+
+
 def test_headers_that_a_packed_worker_unpacked_for_one_run_are_not_made_ready(monkeypatch, tmp_path):
     unpacked = tmp_path / UNPACKED_DIR / "headers"
     shutil.copytree(toolchain.HEADERS, unpacked)
