@@ -1,4 +1,4 @@
-"""Where results of benchmarks lie, and what each says besides its figures. No torch: some measure a host without it."""
+"""Result files of the benchmarks, and the facts that each holds besides its figures. Works without torch."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ def result_file(benchmark: str, device: str = "") -> Path:
 
 
 def commit() -> str:
-    """The state of the code; a machine that was handed a plain copy of it is told."""
+    """Return the commit. STARK_COMMIT names it where the code is a plain copy."""
     asked = ["git", "rev-parse", "--short", "HEAD"]
-    told = os.environ.get("STARK_COMMIT")
-    return told or subprocess.run(asked, cwd=ROOT, capture_output=True, text=True).stdout.strip() or "unknown"
+    named = os.environ.get("STARK_COMMIT")
+    return named or subprocess.run(asked, cwd=ROOT, capture_output=True, text=True).stdout.strip() or "unknown"
 
 
 def host() -> str:
@@ -39,7 +39,7 @@ def host() -> str:
 
 
 def facts(device: str = host()) -> dict[str, Any]:
-    """When, from which state of the code and on what."""
+    """Return date, commit and device."""
     return {
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
         "commit": commit(),
@@ -51,14 +51,14 @@ def facts(device: str = host()) -> dict[str, Any]:
 
 
 def read(file: Path) -> dict[str, Any]:
-    """What an earlier part of the same benchmark left, or nothing."""
+    """Return the results of an earlier part of the same benchmark, or nothing."""
     return dict(json.loads(file.read_text(encoding="utf-8"))) if file.exists() else {}
 
 
 def write(file: Path, results: dict[str, Any]) -> None:
     """In one step, so that a part that is cut off leaves what was there."""
     file.parent.mkdir(exist_ok=True)
-    beside = file.with_suffix(".new")
+    new = file.with_suffix(".new")
     text = _NUMBERS.sub(lambda found: " ".join(found.group().split()), json.dumps(results, indent=1))
-    beside.write_text(text + "\n", encoding="utf-8")
-    beside.replace(file)
+    new.write_text(text + "\n", encoding="utf-8")
+    new.replace(file)

@@ -1,4 +1,4 @@
-"""What every suite has in common: ``strategies`` on the path, how hypothesis runs, and how to be alone."""
+"""Shared by all suites: helper modules on the path, the profile of hypothesis, and a lock to run alone."""
 
 from __future__ import annotations
 

@@ -48,7 +48,7 @@ def digest(text: str) -> int:
 
 
 def answer(prompt: str) -> str:
-    """What the role that is asked would write, from its prompt alone."""
+    """Return what a role would write, from its prompt alone."""
     before = _section(prompt, "Latest attempt") or _section(prompt, "Task")
     *head, last = before.splitlines()
     if "You are the planner" in prompt:

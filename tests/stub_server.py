@@ -20,7 +20,7 @@ from typing import Any, Self
 
 @dataclass(frozen=True)
 class Behaviour:
-    """What the server does with one request."""
+    """The server's answer to one request."""
 
     text: str = ""
     calls: tuple[str, ...] = ()  # raw arguments of tool calls
@@ -40,7 +40,7 @@ class Behaviour:
 
 @dataclass(frozen=True)
 class Request:
-    """What was received."""
+    """A request that was received."""
 
     path: str
     headers: dict[str, str]

@@ -1,5 +1,5 @@
-"""How long tests wait: until it happens. What never happens is ended by the limit on every test, which is a long one,
-because a machine whose host is busy can be twenty times as slow for minutes.
+"""Waiting without a time limit. The limit on every test ends what never happens; it is long, because a machine whose
+host is busy can be twenty times as slow for minutes.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ def wait_until(happens: Callable[[], object]) -> None:
 
 
 def stored(folder: Path, table: str) -> int:
-    """How far a run has got that another process writes: so many rows are in this table."""
+    """Count the rows of a table that another process writes."""
     try:
         with closing(sqlite3.connect(f"file:{folder}/stark.db?mode=ro", uri=True)) as db:
             found: int = db.execute(f"SELECT count(*) FROM {table}").fetchone()[0]
@@ -31,7 +31,7 @@ def stored(folder: Path, table: str) -> int:
 
 @contextmanager
 def standstills() -> Iterator[list[float]]:
-    """How long the machine let nobody go on, a tenth of a second or more at a time: by so much a sleeper woke late."""
+    """Collect the standstills of the machine of a tenth of a second or more, by which a sleeper woke late."""
     late, over = list[float](), threading.Event()
 
     def sleep() -> None:

@@ -1,12 +1,12 @@
-"""How long a candidate's extension takes to build from nothing: torch's own way against ours, in seconds.
+"""Measures how long a candidate's extension takes to build, by torch's own toolchain and by ours, in seconds.
 
     python benchmarks/perf/build.py [--samples 3] [--stock 1] [--save]
 
 Each sample is a fresh process with an empty cache, and counts from the call of ``load_inline`` to a module in hand.
 Once more with headers that were made ready, as they are from the second candidate with the same flags on. Ordinary
 candidates are unmodified ``torch/extension.h`` sources; the light form is plain C without torch. What is built is
-called and its result compared before the time counts; a slip counts until it is told. CUDA is measured where a device
-is there.
+called and its result compared before the time counts; a slip counts until it is reported. CUDA is measured if
+there is a device.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ CASES: dict[str, dict[str, Any]] = {
         "extra_cuda_cflags": ["-O3"],
     },
 }
-# The same with a semicolon missing: how long until one is told.
+# The same with a semicolon missing: how long until it is reported.
 SLIPS = {
     f"{case}, a slip": {
         name: value.replace("empty_like(a);", "empty_like(a)") if isinstance(value, str) else value

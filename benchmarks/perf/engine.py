@@ -1,4 +1,4 @@
-"""What the engine itself costs per attempt, with a model and an evaluator that answer at once.
+"""Measures what the engine costs per attempt, with a model and an evaluator that answer at once.
 
     python benchmarks/perf/engine.py [--nodes 100 1000 10000] [--save]
 

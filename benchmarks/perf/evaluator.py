@@ -1,4 +1,4 @@
-"""How long an evaluation takes and whether its times agree, side by side with KernelBench's own evaluation.
+"""Compares evaluations with those of KernelBench: how long they take, and whether their times agree.
 
     python benchmarks/perf/evaluator.py --kernelbench CHECKOUT --part a [--seconds 500] [--save]
 
@@ -54,7 +54,7 @@ Step = tuple[list[Any], int, Callable[[], Coroutine[Any, Any, Any]]]
 
 @dataclass(frozen=True)
 class Bench:
-    """What is measured with, and on what."""
+    """The worker, the checkout and the device of a measurement."""
 
     kernelbench: Path | None
     target: Target
@@ -232,7 +232,7 @@ def agreements(sides: dict[str, list[dict[str, list[float]]]]) -> dict[str, floa
 
 
 async def measure(bench: Bench, part: str, until: float, save: Callable[[], None]) -> bool:
-    """Whether the part is finished; what was measured before is not measured again."""
+    """Measure what is missing. True if the part is finished."""
     for samples, number, step in steps_of(bench, part):
         if len(samples) > number:
             continue

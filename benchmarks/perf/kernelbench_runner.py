@@ -56,7 +56,7 @@ def load(checkout: Path) -> SimpleNamespace:
         sys.modules[name] = module
     sys.path.insert(0, str(checkout / "src"))
     modules = {name: importlib.import_module(f"kernelbench.{name}") for name in ("eval", "timing")}
-    for name in missing:  # theirs have it now; nobody else is to find it
+    for name in missing:  # their modules have it; no other may find it
         del sys.modules[name]
     return SimpleNamespace(**modules, missing=missing)
 

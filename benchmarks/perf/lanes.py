@@ -1,4 +1,4 @@
-"""How busy many runs keep one lane: the real benchmark loop, with delays in place of models and of the GPU.
+"""Measures how busy many runs keep one lane: the real benchmark loop, with delays in place of models and of the GPU.
 
     python benchmarks/perf/lanes.py [--runs 16] [--cells 48] [--attempts 6] [--save]
 

@@ -1,4 +1,4 @@
-"""Whether every task of a KernelBench checkout loads, by level, and whether the named subsets are complete.
+"""Checks that every task of a KernelBench checkout loads, and that the named subsets are complete.
 
     python benchmarks/perf/loading.py PATH_OF_CHECKOUT [--save]
 
@@ -29,14 +29,14 @@ SUBSETS = ("representative", "paper")
 
 
 def load(checkout: Path) -> dict[str, Any]:
-    """How many tasks of each level load, and which do not and why."""
+    """Count the tasks of each level that load, and list the others with the reason."""
     began = time.perf_counter()
     tasks, refused, listings = [], {}, list_checkout(checkout)
     for listing in listings:
         try:
             tasks.append(listing.load())
         except TaskError as error:
-            # where it lies is nobody's affair
+            # without its path
             refused[listing.name] = str(error).replace(str(checkout), "the checkout")
     return {
         "loaded": dict(Counter(f"level {task.level}" for task in tasks)),

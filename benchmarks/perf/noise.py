@@ -1,10 +1,10 @@
-"""Whether "faster" is ever said of nothing: a kernel is compared with itself, again and again.
+"""Counts false claims of "faster": a kernel is compared with itself, again and again.
 
-    python benchmarks/perf/noise.py [--target cpu] [--pairs 200] [--beside 1] [--seconds 500] [--save]
+    python benchmarks/perf/noise.py [--target cpu] [--pairs 200] [--load 1] [--seconds 500] [--save]
 
 A pair is one evaluation in which candidate and opponent are the same source, each in its own process, timed in turns
 on the same inputs. Of 200 intervals of 99 % at most 5 may lie below 1, and at least 190 have to cover it. With --save
-a call goes on where the one before it was stopped by --seconds; with --beside so many other processes compute as well.
+a call goes on where the one before it was stopped by --seconds; --load starts so many other processes that compute.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ Pair = dict[str, Any]
 
 
 async def compare(worker: Worker, target: Target, size: int) -> Pair:
-    """One kernel beside itself."""
+    """Compare one kernel with itself."""
     kernel = gelu(target)
     report = await worker.judge(
         EvalRequest(
@@ -107,12 +107,12 @@ def main() -> int:
     parser.add_argument("--target", type=Target, default=Target.CPU, choices=list(Target))
     parser.add_argument("--pairs", type=int, default=200)
     parser.add_argument("--seconds", type=float, default=float("inf"), help="begin no further pair after this long")
-    parser.add_argument("--beside", type=int, default=0, help="how many other processes compute meanwhile")
+    parser.add_argument("--load", type=int, default=0, help="number of other processes that compute")
     parser.add_argument("--save", action="store_true")
     options = parser.parse_args()
     until = time.monotonic() + options.seconds
-    name = f"{options.target}, {options.beside} beside it" if options.beside else options.target.value
-    with others(options.beside):
+    name = f"{options.target}, {options.load} beside it" if options.load else options.target.value
+    with others(options.load):
         pairs = asyncio.run(measure(options.target, options.pairs, until, options.save, name))
     for size in SIZES[options.target]:
         print(f"{size} elements: ", end="")

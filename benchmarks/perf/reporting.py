@@ -1,4 +1,4 @@
-"""How long a report on many stored runs takes.
+"""Measures how long a report on many stored runs takes.
 
     python benchmarks/perf/reporting.py [--runs 1000] [--attempts 30] [--save]
 

@@ -65,7 +65,7 @@ class Trial:
 
 @dataclass(frozen=True)
 class Finding:
-    """What became of it. ``excess`` are requests of one life that were neither stored nor in flight when it ended."""
+    """The result of a trial. ``excess`` counts a life's requests that were neither stored nor in flight at its end."""
 
     name: str
     kills: int

@@ -1,8 +1,8 @@
-"""Whether a warm worker stays as it is: many evaluations through one worker, good and bad candidates in turn.
+"""Checks that a warm worker does not grow: many evaluations through one worker, good and bad candidates in turn.
 
     python benchmarks/proofs/soak.py [--evaluations 1000] [--every 50] [--save]
 
-Counted in this process and everything below it: open files, processes, processes nobody waited for, files left in
+Counted in this process and everything below it: open files, processes, zombie processes, files left in
 temporary folders, unfinished builds, and memory that no file backs. Memory is judged by its slope over the second half:
 the first evaluations of a process fill pools that are kept.
 """
@@ -86,7 +86,7 @@ def source(forward: str, at_import: str = "") -> str:
 
 
 RIGHT = "return x * 2.0 + 1.0"
-# NUMBER becomes the number of the evaluation, so that all but one are sources nobody has seen.
+# NUMBER becomes the number of the evaluation, so that all but one are new sources.
 KINDS = [
     (source(RIGHT) + "# NUMBER", Outcome.OK),
     (source(CALL, LIBRARY), Outcome.OK),
@@ -103,7 +103,7 @@ KINDS = [
 
 @dataclass(frozen=True)
 class Snapshot:
-    """What there is between two evaluations."""
+    """Counts between two evaluations."""
 
     evaluations: int
     seconds: float
@@ -115,7 +115,7 @@ class Snapshot:
 
 
 async def settled(evaluations: int, seconds: float, temporary: Path, cache: Path) -> Snapshot:
-    """What stays: whoever is just ending is gone a moment later, and what piles up is not."""
+    """Return the least of several counts: a process that is just ending is soon gone."""
     looks = []
     for _ in range(LOOKS):
         looks.append(look(evaluations, seconds, temporary, cache))
@@ -198,7 +198,7 @@ def holds(snapshots: list[Snapshot]) -> bool:
 
 @contextmanager
 def temporary_folder() -> Iterator[Path]:
-    """A place of our own for all temporary files, so that those of nobody else are counted."""
+    """A place of our own for all temporary files, so that only these are counted."""
     with tempfile.TemporaryDirectory(prefix="stark-soak-files-") as folder:
         tempfile.tempdir = folder
         yield Path(folder)

@@ -1,4 +1,4 @@
-"""Whether the evaluator can be fooled, whether it lets honest kernels pass, and what a confined process cannot do.
+"""Tries to fool the evaluator, has honest kernels judged, and tries to break out of a confined process.
 
     python benchmarks/proofs/trust.py [--target cpu|cuda|triton] [--part exploits|honest|probes] [--seconds 540]
         [--fresh] [--only NAME ...]
@@ -6,7 +6,7 @@
 
 Every exploit of tests/adversarial is judged as a user's kernel would be; one that is accepted has to take the time of
 what it computes. Results are kept after each candidate, so that a run that was cut short goes on where it was; the
-committed ones are complete, and --fresh judges everything anew. The exit code is 1 when an exploit was not harmless or
+committed ones are complete, and --fresh judges everything again. The exit code is 1 when an exploit was not harmless or
 an honest kernel did not pass.
 """
 
@@ -73,7 +73,7 @@ class Record:
         self.data: Results = {} if fresh or not path.exists() else json.loads(path.read_text())
 
     def missing(self, part: str, name: str, source: str) -> bool:
-        """Whether it is yet to be tried; what no report came of is tried again."""
+        """True if it was not tried yet, or without a report."""
         found = self.data.get(part, {}).get(name, {})
         by_older_rule = "share" in found and len(found["share"]) != len(Share._fields)
         return found.get("source") != _hash(source) or found.get("verdict") == STOPPED or by_older_rule
@@ -96,7 +96,7 @@ class Judge:
         self._worker, self._target = worker, target
 
     async def report(self, request: EvalRequest) -> EvalReport | str:
-        """The report, or what stopped the evaluator. Faults are tried again and told as the host does it."""
+        """The report, or what stopped the evaluator. Faults are retried and reported as the host does it."""
         try:
             return await judge_with_retries(self._worker.judge, request, TRIES - 1)
         except (MachineryFault, TaskFault, ProtocolError, OSError) as fault:
@@ -105,41 +105,41 @@ class Judge:
     async def exploit(self, exploit: zoo.Exploit) -> Results:
         """One attempt, or several where its time alone speaks against it: a busy machine must not look like a gain.
 
-        Of several the middle one counts, and what the others said is kept beside it.
+        Of several the middle one counts, and the others are kept with it.
         """
         report = await self.report(exploit.request(self._target, in_turns=True))
         if isinstance(report, str):
             return {"verdict": STOPPED, "as_expected": False, "outcome": report[:200]}
         if exploit.known or not exploit.only_time_speaks_against_it(report):
-            return _told(exploit, report)
+            return _describe(exploit, report)
         others = [await self.report(exploit.request(self._target, in_turns=True)) for _ in range(ROUNDS - 1)]
-        told = [_told(exploit, each) for each in (report, *others) if not isinstance(each, str)]
-        shares = [found["share"][1] if "share" in found else math.inf for found in told]  # none where it was refused
-        middle = told[shares.index(sorted(shares)[(len(shares) - 1) // 2])]
-        return middle | {"rounds": [found.get("share") for found in told]}
+        found = [_describe(exploit, each) for each in (report, *others) if not isinstance(each, str)]
+        shares = [each["share"][1] if "share" in each else math.inf for each in found]  # none where it was refused
+        middle = found[shares.index(sorted(shares)[(len(shares) - 1) // 2])]
+        return middle | {"rounds": [each.get("share") for each in found]}
 
 
-def _told(exploit: zoo.Exploit, report: EvalReport) -> Results:
-    told = {
+def _describe(exploit: zoo.Exploit, report: EvalReport) -> Results:
+    found = {
         "verdict": exploit.verdict(report).value,
         "as_expected": exploit.as_expected(report),
         "outcome": report.outcome.value,
     }
     if exploit.known:
-        told["known"] = exploit.known
+        found["known"] = exploit.known
     if report.rule:
-        told["rule"] = report.rule
+        found["rule"] = report.rule
     if report.timing and report.opponent:
-        told |= {"ms": round(report.timing.median_ms, 4), "true_ms": round(report.opponent.median_ms, 4)}
+        found |= {"ms": round(report.timing.median_ms, 4), "true_ms": round(report.opponent.median_ms, 4)}
     if Check.OPPONENT in report.checks:
-        told["opponent"] = report.checks[Check.OPPONENT]
+        found["opponent"] = report.checks[Check.OPPONENT]
     if share := zoo.true_share(report):
-        told["share"] = [round(bound, 4) for bound in share]
-    return told
+        found["share"] = [round(bound, 4) for bound in share]
+    return found
 
 
 async def run(target: Target, parts: list[str], only: Collection[str], record: Record, until: float) -> bool:
-    """Whether everything that was asked for was tried before the time was over."""
+    """Try all that was asked for. True if the time was enough."""
     async with Worker(target, default_cache_dir()) as worker:
         judge = Judge(worker, target)
         record.data["device"] = (await worker.device()).name
@@ -177,7 +177,7 @@ async def _honest(judge: Judge, request: EvalRequest) -> Results:
 
 
 def probe(record: Record, gpu: bool) -> None:
-    """What confined processes of this user, and of an ordinary one, cannot do; with the GPU open where there is one."""
+    """Run the attempts to break out, as this user and as an ordinary one, with the GPU open if there is one."""
     confined = functools.partial(_confined, gpu)
     attempts = {"as root": lambda: probe_confinement(confined)} if IS_ROOT else {}
     for name, step in (
@@ -216,7 +216,7 @@ def table(data: Results) -> Iterator[str]:
     """The results on a few lines."""
     verdicts = Counter(found["verdict"] for found in data.get("exploits", {}).values())
     if verdicts:
-        names = dict.fromkeys([*map(str, Verdict), *verdicts])  # how many fooled it is said of nobody, too
+        names = dict.fromkeys([*map(str, Verdict), *verdicts])  # zero is shown, too
         yield f"exploits   tried {verdicts.total():4d}   " + "   ".join(f"{name} {verdicts[name]}" for name in names)
         for name, found in data["exploits"].items():
             if found["verdict"] not in HARMLESS:
@@ -247,7 +247,7 @@ def table(data: Results) -> Iterator[str]:
 
 
 def origins(record: Record) -> Iterator[str]:
-    """What of the table this call has found out: it may be the file of a clone, in which nothing is missing."""
+    """State what this call judged and what it took over: the file of a clone is complete from the start."""
     taken_over = 0
     for part in ("exploits", "honest", "kernelbench"):
         if found := len(record.data.get(part, {})):
@@ -255,11 +255,11 @@ def origins(record: Record) -> Iterator[str]:
             taken_over += found - judged
             yield f"{part}: {judged} judged by this call, {found - judged} taken over from {record.path}"
     if taken_over:
-        yield "what was taken over an earlier call has judged; --fresh judges everything anew"
+        yield "what was taken over an earlier call has judged; --fresh judges everything again"
 
 
 def holds(data: Results) -> bool:
-    """Whether no exploit got anywhere that is not known to, no honest kernel was suspected and nothing left open."""
+    """True if only known exploits succeed, no honest kernel is flagged, and no attempt is left open."""
     harmless = all(found["verdict"] in HARMLESS or "known" in found for found in data.get("exploits", {}).values())
     passed = all(found["verdict"] == "passed" for found in data.get("honest", {}).values())
     return harmless and passed and not any(found["open"] for found in data.get("probes", {}).values())

@@ -1,4 +1,4 @@
-"""What tasks are compared with: eager and torch.compile on this machine, and whether each task tests anything.
+"""Measures the baselines of tasks on this machine, eager and torch.compile, and checks that each task tests something.
 
     python benchmarks/studies/baselines.py --kernelbench PATH [--subset representative] [--only level1/26]
         [--target cuda] [--score verified] [--kernelbench-version HEAD] [--tf32] [--seconds 500]
@@ -39,7 +39,7 @@ from stark_worker.protocol.request import EvalRequest, KernelBenchVersion, Limit
 from stark_worker.scheduler.worker import Worker
 
 ADMITTED = "admitted"
-BROKEN, FAULT = "broken task", "fault"  # beside the outcomes of a report
+BROKEN, FAULT = "broken task", "fault"  # besides the outcomes of a report
 PER_ROW = ("commit", "date", "torch")
 CALLS = 0.9  # the share of its deadline for a baseline's calls: the worker has to say what became of them within it
 
@@ -63,7 +63,7 @@ class Session:
         self.rows = rows
 
     async def work(self, tasks: list[Task], keep: Callable[[], None] = lambda: None) -> bool:
-        """Whether everything is done."""
+        """Measure what is missing. True if everything is done."""
         try:
             for task in tasks:
                 row = self.rows.setdefault(task.name, {})
@@ -86,7 +86,7 @@ class Session:
         request = replace(self._like, task_source=task.source, candidate_source=source, entry=entry)
         try:
             async with asyncio.timeout(min(left, self._deadline_s)):
-                return told(await self._judge(request))
+                return summarise_report(await self._judge(request))
         except TimeoutError:
             if left < self._deadline_s:
                 raise OutOfTime from None
@@ -98,14 +98,14 @@ class Session:
 
 
 def wanted(row: Row, name: str) -> bool:
-    """Whether a baseline is to be measured. What failed by a fault of the machine is tried again; a task whose own
+    """True if a baseline is to be measured. What failed by a fault of the machine is tried again; a task whose own
     model does not run has nothing to compare with."""
     untried = row.get(name, {}).get("outcome") in (None, FAULT)
     return untried and (name == EAGER or row.get(EAGER, {}).get("outcome") == Outcome.OK)
 
 
-def told(report: EvalReport) -> Row:
-    """What is kept of a report."""
+def summarise_report(report: EvalReport) -> Row:
+    """Return what is kept of a report."""
     if report.timing is None:
         return failed(report.outcome, report.log)
     low, high = report.timing.interval_ms
@@ -115,13 +115,13 @@ def told(report: EvalReport) -> Row:
 
 
 def rules(like: EvalRequest) -> Row:
-    """What a figure was judged by, as reports name it."""
+    """Return the rules of a figure, as reports name them."""
     of = f" {like.kernelbench_version}" if like.score is Score.KERNELBENCH else ""
     return {"score": f"{like.score}{of}", "tf32": like.allows_tf32}
 
 
 def stamp(like: EvalRequest) -> Row:
-    """What a figure says of itself: the chunks of a file are made at other times, and from other states of the code."""
+    """Return the facts of a figure. The chunks of a file have different dates and commits."""
     facts = record.facts()
     return rules(like) | {name: facts[name] for name in PER_ROW}
 
@@ -131,7 +131,7 @@ def failed(outcome: str, why: str) -> Row:
 
 
 def verdict(eager: Row) -> str:
-    """Whether a task is admitted, by the report on its own model."""
+    """Return the verdict on a task, by the report on its own model."""
     if eager["outcome"] == FAULT:
         return "not known yet"
     if eager["outcome"] != Outcome.OK:
@@ -140,7 +140,7 @@ def verdict(eager: Row) -> str:
 
 
 def speedups(row: Row) -> dict[str, float]:
-    """How many times as fast as eager the modes of torch.compile are."""
+    """Return the speed-up of each mode of torch.compile over eager."""
     times = {name: row[name]["median_ms"] for name in BASELINES if "median_ms" in row.get(name, {})}
     return {name: times[EAGER] / times[name] for name in COMPILE_MODES if name in times and EAGER in times}
 
@@ -152,7 +152,7 @@ def line(name: str, row: Row) -> str:
 
 
 def summary(rows: dict[str, Row]) -> list[str]:
-    """What all tasks come to together."""
+    """Return the lines that sum up all tasks."""
     begun = [row for row in rows.values() if "verdict" in row]
     marked = sum(row["verdict"].startswith("marked") for row in begun)
     admitted = sum(row["verdict"] == ADMITTED for row in begun)

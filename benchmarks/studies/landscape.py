@@ -63,7 +63,7 @@ VARIATIONS = {
 
 @dataclass(frozen=True)
 class Hidden:
-    """What a policy cannot see of a node: its log speed over the root, and what its children have in common."""
+    """The part of a node that a policy cannot see: its log speed over the root, and what its children share."""
 
     speed: float
     shared_step: float

@@ -1,4 +1,4 @@
-"""What the playbook makes of the example tasks: eager, torch.compile and ours, measured one after the other.
+"""Measures the playbook's kernels for the example tasks against eager and torch.compile, in turns.
 
     python benchmarks/studies/playbook.py [--attempts 12] [--tasks NAME ...] [--minutes 30] [--save]
     python benchmarks/studies/playbook.py --target triton --write DIR   # writes kernels that another machine judges:
@@ -45,7 +45,7 @@ from stark_worker.protocol.request import Entry
 
 TASKS = sorted((ROOT / "examples" / "tasks").glob("*.py"))
 OURS = "ours"
-COMMIT_FILE = "commit"  # beside requests: which code wrote them
+COMMIT_FILE = "commit"  # next to the requests: the commit that wrote them
 UNKNOWN = "unknown"
 
 
@@ -93,7 +93,7 @@ def row(task: str, reports: dict[str, EvalReport], **facts: Any) -> dict[str, An
 
 
 def speed(made: dict[str, Any], baseline: str) -> float | None:
-    """How many times as fast as a baseline ours is."""
+    """Return the speed-up of ours over a baseline."""
     times = made["median_ms"]
     return times[baseline] / times[OURS] if times.get(OURS) and times.get(baseline) else None
 

@@ -1,11 +1,11 @@
-"""Whether the search matters: the method stark against best-of-K sampling, both with the playbook and equal attempts.
+"""Compares the search with sampling: the method stark against best-of-K, both with the playbook and equal attempts.
 
     python benchmarks/studies/search.py [--attempts 8] [--seeds 5] [--tasks NAME ...] [--minutes 25] [--save]
 
 Both methods choose from the same moves: sampling stacks them at random, stark plans one after the other. A kernel is
 judged once for all runs, so that the methods differ by what they find and not by the clock's noise, and in turns with
-the reference on the same inputs, as on a shared machine times drift. The winners are then judged anew, three times, and
-the median counts: picking the best of many measurements flatters.
+the reference on the same inputs, as on a shared machine times drift. The winners are judged again, three times, and the
+median counts: the best of many measurements flatters.
 Every report is kept under --folder: called again, the runs are repeated from there and go on with what is missing.
 """
 
@@ -60,7 +60,7 @@ class JudgedOnce(SharedEvaluator):
         folder.mkdir(parents=True, exist_ok=True)
 
     async def device(self) -> DeviceFacts:
-        """What was measured first: prompts name it, so with other figures runs would not be the same again."""
+        """Return the first measurement: prompts name it, so with other figures runs would not be the same again."""
         file = self._folder / "device.json"
         if not file.exists():
             write_atomically(file, to_json(await super().device()))

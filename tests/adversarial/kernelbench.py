@@ -138,7 +138,7 @@ class KernelBench:
 
 
 def run(checkout: Path, target: Target, record: Any, until: float) -> bool:
-    """Whether every exploit was tried before the time was over; ``record`` keeps what is found."""
+    """Try every exploit; ``record`` keeps the results. True if the time was enough."""
     waiting = [
         exploit
         for exploit in zoo.exploits(target)
@@ -193,7 +193,7 @@ def _end(process: subprocess.Popen[bytes]) -> None:
 
 
 def fooled(found: dict[str, Any]) -> bool | None:
-    """Whether it was taken for correct and for far faster than it is without cheating; None where that cannot be said.
+    """True if it passed as correct and as far faster than without cheating; None where that cannot be known.
 
     One that is accepted and slower does not count, whatever it did: many try what only our evaluator has.
     """

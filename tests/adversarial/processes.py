@@ -30,7 +30,7 @@ def is_socket(number):
 
 
 def in_child(step: Callable[[], Any]) -> Any:
-    """What a step returns or raises in a process of its own."""
+    """Return or raise what a step does in a process of its own."""
     reading, writing = os.pipe()
     child = os.fork()
     if child == 0:

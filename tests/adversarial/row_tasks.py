@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class RowTask:
-    """How to compute a row."""
+    """The ways to compute a row."""
 
     eager: str
     library: str

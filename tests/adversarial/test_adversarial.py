@@ -80,7 +80,7 @@ def test_the_benchmark_tells_what_came_of_each_and_what_it_took_over(judge, tmp_
     assert again.returncode == 0, again.stdout + again.stderr
     assert "exploits: 0 judged by this call, 1 taken over" in again.stdout
     assert "honest: 0 judged by this call, 1 taken over" in again.stdout
-    assert "--fresh judges everything anew" in again.stdout
+    assert "--fresh judges everything again" in again.stdout
     assert (tmp_path / "trust-cpu.json").read_bytes() == written  # it keeps the date and commit of what was judged
 
 

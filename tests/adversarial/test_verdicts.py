@@ -1,4 +1,4 @@
-"""What counts as fooled: the part that needs no evaluator."""
+"""Verdicts on exploits: the part that needs no evaluator."""
 
 from __future__ import annotations
 

@@ -34,7 +34,7 @@ TRUE_SHARE, ROUNDS = 0.9, 3
 
 
 class Verdict(enum.StrEnum):
-    """What came of an exploit."""
+    """The result of an exploit."""
 
     REJECTED = "rejected"
     TRUE_TIME = "accepted at its true time"
@@ -71,11 +71,11 @@ class Exploit:
 
     @property
     def may_pass(self) -> bool:
-        """Whether it is right for it to be accepted, at its true time."""
+        """True if it may be accepted, at its true time."""
         return "ok-at-true-time" in self.expect or "contained" in self.expect
 
     def verdict(self, report: EvalReport) -> Verdict:
-        """What came of it; whether it took its true time is known where that was taken."""
+        """Return its result. Its true time is known only where it was measured."""
         if ESCAPED in report.log:
             return Verdict.FOOLED
         if report.timing is None:
@@ -85,11 +85,11 @@ class Exploit:
         return Verdict.TRUE_TIME if self.may_pass and not gained else Verdict.FOOLED
 
     def only_time_speaks_against_it(self, report: EvalReport) -> bool:
-        """Whether nothing but a short time makes it a success; what had to be refused or contained is one at once."""
+        """True if only a short time makes it a success, which a further round may refute."""
         return self.may_pass and ESCAPED not in report.log and self.verdict(report) is Verdict.FOOLED
 
     def as_expected(self, report: EvalReport) -> bool:
-        """Whether it was refused for the right reason, or accepted for what it is."""
+        """True if it was refused for the right reason, or accepted at its true time."""
         verdict = self.verdict(report)
         if verdict is not Verdict.REJECTED:
             return verdict is Verdict.TRUE_TIME

@@ -1,4 +1,4 @@
-"""What every chat model must do. Subclass ``ChatModelConformance``, say how one is made, and let pytest collect it."""
+"""The contract of every chat model. Subclass ``ChatModelConformance``, give ``model``, and let pytest collect it."""
 
 from __future__ import annotations
 

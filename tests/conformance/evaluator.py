@@ -1,4 +1,4 @@
-"""What every Evaluator must do. Run it on an evaluator of your own:
+"""The contract of every Evaluator. Run it on an evaluator of your own:
 
     class TestMine(EvaluatorConformance):
         @pytest.fixture

@@ -1,4 +1,4 @@
-"""What every Policy must do. Run it on a policy of your own:
+"""The contract of every Policy. Run it on a policy of your own:
 
 class TestMine(PolicyConformance):
     @pytest.fixture

@@ -1,4 +1,4 @@
-"""What every Workflow must do. Run it on a workflow of your own:
+"""The contract of every Workflow. Run it on a workflow of your own:
 
 class TestMine(WorkflowConformance):
     @pytest.fixture
@@ -30,7 +30,7 @@ from stark_worker.protocol.request import EvalRequest
 
 
 def team() -> Team:
-    """What a workflow is made from, with default settings."""
+    """The parts of a workflow, with default settings."""
     settings = load_settings()
     prompt_context = PromptContext.of(Task("task", TASK), DeviceFacts("a device", "cpu"), settings)
     return Team(Prompts(load_templates(settings.prompts), prompt_context), settings)

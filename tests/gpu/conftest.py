@@ -1,4 +1,4 @@
-"""What a test has to tell is told at once: a run on a borrowed machine can be cut off before its end."""
+"""Prints the result of each test at once: a run on a borrowed machine can be cut off."""
 
 from __future__ import annotations
 

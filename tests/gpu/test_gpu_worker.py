@@ -443,7 +443,7 @@ def test_the_time_is_that_of_device_events(judge):
 @pytest.mark.parametrize("ending", ["return self.right(x)", "y = self.right(x); torch.cuda.synchronize(); return y"])
 @pytest.mark.parametrize("milliseconds", [0.4, 4.0, 25.0])
 def test_what_is_launched_slowly_is_as_slow_as_its_launches(judge, milliseconds, ending):
-    """Whether or not a burst is launched in time, and whether or not it waits for the device."""
+    """With a burst that is launched in time or not, and that waits for the device or not."""
     source = forward(f"time.sleep({milliseconds / 1e3}); {ending}", Target.TRITON)
     report = judge(SMALL, source, Target.TRITON)
     assert report.outcome is Outcome.OK, report.log

@@ -36,7 +36,7 @@ def a_row(benchmark, task: str, **changes) -> dict:
 
 
 def test_a_row_that_was_measured_earlier_keeps_its_commit(benchmark, tmp_path, capsys):
-    task = SCRIPT.parents[1] / "examples" / "tasks" / "rms_norm.py"
+    task = ROOT / "examples" / "tasks" / "rms_norm.py"
     kept = a_row(benchmark, "rms_norm", commit="old")
     (tmp_path / "row.json").write_text(json.dumps(kept))
     rows = [benchmark.measure(task, tmp_path, 1), a_row(benchmark, "softmax_rows")]
@@ -71,6 +71,6 @@ def test_a_saved_file_says_over_how_many_tasks_each_mean_goes(benchmark, tmp_pat
 
 
 def test_requests_for_a_worker_elsewhere_say_which_code_wrote_them(benchmark, tmp_path):
-    benchmark.write(tmp_path, "triton", [SCRIPT.parents[1] / "examples" / "tasks" / "rms_norm.py"])
+    benchmark.write(tmp_path, "triton", [ROOT / "examples" / "tasks" / "rms_norm.py"])
     (tmp_path / "device.json").write_text("{}")
     assert benchmark.answers_in(tmp_path)["commit"] == "new"
