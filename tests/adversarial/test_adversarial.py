@@ -65,7 +65,7 @@ def run_benchmark(results: Path) -> subprocess.CompletedProcess[str]:
 
 
 def test_the_benchmark_tells_what_came_of_each_and_what_it_took_over(judge, tmp_path):
-    if judge(HONEST[QUICK_HONEST[0]].request(Target.CPU)).sandbox_level == Level.WEAK:
+    if judge(STOPPED[QUICK[0]].request(Target.CPU)).sandbox_level == Level.WEAK:
         pytest.skip("the benchmark wants candidates locked in as users get it")
     ended = run_benchmark(tmp_path)
     written = (tmp_path / "trust-cpu.json").read_bytes()

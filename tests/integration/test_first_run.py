@@ -19,6 +19,7 @@ from stark.store.open import open_store
 
 SCRIPT = ROOT / "scripts" / "first-run"
 TASK = ROOT / "examples" / "tasks" / "gated_activation.py"
+NOTHING_FASTER = 3
 PIP = [sys.executable, "-m", "pip", "--quiet", "--disable-pip-version-check"]
 
 
@@ -80,9 +81,13 @@ def first_run(stark: Path, folder: Path) -> subprocess.CompletedProcess[str]:
     return run_installed(stark, verb, copied, *options, "--run", folder)
 
 
-def test_the_first_run_ends_with_a_kernel_that_is_verified_to_be_faster(bin_folder, tmp_path):
+def test_the_first_run_ends_with_a_kernel_that_is_verified_to_be_faster(bin_folder, tmp_path, alone):
     folder = tmp_path / "run"
     done = first_run(bin_folder / "stark", folder)
+    if done.returncode == NOTHING_FASTER:  # a busy machine makes the times doubtful
+        with alone():
+            folder = tmp_path / "again"
+            done = first_run(bin_folder / "stark", folder)
     assert done.returncode == 0, done.stdout + done.stderr
     printed = done.stdout
     for row in ("PyTorch eager", "STARK"):

@@ -81,7 +81,7 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {
   m.def("size", &size);
 }
 """
-FLAGS = {"extra_cflags": ["-O1", "-fopenmp"], "extra_ldflags": ["-fopenmp"]}
+FLAGS = {"extra_cflags": ["-O0", "-fopenmp"], "extra_ldflags": ["-fopenmp"]}
 SMALL = "at::Tensor twice(at::Tensor x) { auto y = at::empty_like(x); y.copy_(x); return y; }"
 LIGHT = 'extern "C" int next(int x) { return x + 1; }'
 

@@ -12,7 +12,7 @@ BENCHMARK = ROOT / "benchmarks" / "proofs" / "soak.py"
 
 def test_nothing_piles_up_in_a_warm_worker():
     done = subprocess.run(
-        [sys.executable, str(BENCHMARK), "--evaluations", "30", "--every", "10"],
+        [sys.executable, str(BENCHMARK), "--evaluations", "15", "--every", "5"],
         capture_output=True,
         text=True,
     )
