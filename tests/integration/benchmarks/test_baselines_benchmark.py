@@ -131,6 +131,7 @@ def test_a_file_is_not_mixed_with_other_rules(baselines):
             baselines.check_kept(kept, now, Path("kept.json"))
 
 
+@pytest.mark.slow
 def test_the_script_judges_for_real_and_keeps_what_it_has(tmp_path):
     tasks, kept = tmp_path / "tasks", tmp_path / "kept.json"
     tasks.mkdir()

@@ -147,6 +147,7 @@ def same(one: object, other: object) -> bool:
     return one == other
 
 
+@pytest.mark.slow
 def test_light_and_full_headers_give_the_same_module(cache):
     fast = cpp_extension.load_inline("styles", [SOURCE], functions=FUNCTIONS, **FLAGS)
     assert not with_full_headers(entries(cache)[0])

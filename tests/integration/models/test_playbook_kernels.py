@@ -180,6 +180,7 @@ def debugged(task: str, wrong: str, advice: str) -> str:
     return read_kernel(asyncio.run(PlaybookModel("playbook").reply(messages, DEBUG_FORM))).source or ""
 
 
+@pytest.mark.slow
 def test_a_run_without_a_model_grows_a_tree_of_verified_kernels(tmp_path):
     task = tmp_path / "task.py"
     task.write_text(odd_task("return torch.relu(x * self.weight + 1.0) / (1.0 + x * x)", "64, 257", 257))

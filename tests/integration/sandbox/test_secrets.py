@@ -106,7 +106,7 @@ def canary_run(url: str) -> dict[str, object]:
     return {"planted": planted, "said": said, "left": left, "home": home}
 
 
-@pytest.mark.parametrize("user", ["this user", pytest.param("ordinary", marks=only_as_root)])
+@pytest.mark.parametrize("user", ["this user", pytest.param("ordinary", marks=[only_as_root, pytest.mark.slow])])
 def test_canaries_are_found_nowhere(user):
     replies = [Behaviour(text=f"```python\n{source}\n```") for source in (searcher(Path("/nowhere")), RIGHT)]
     with StubServer(*replies) as server:

@@ -5,11 +5,14 @@ from __future__ import annotations
 import subprocess
 import sys
 
+import pytest
+
 from paths import ROOT
 
 BENCHMARK = ROOT / "benchmarks" / "proofs" / "soak.py"
 
 
+@pytest.mark.slow
 def test_nothing_piles_up_in_a_warm_worker():
     done = subprocess.run(
         [sys.executable, str(BENCHMARK), "--evaluations", "15", "--every", "5"],
