@@ -34,7 +34,7 @@ def read(channel: Channel) -> None:
     source_file = Path.cwd() / SOURCE_FILE
 
     def make(requested: extension.Extension) -> Any:
-        if requested.key is None:
+        if not requested.is_shareable:
             raise PrivateBuild
         path = Path.cwd() / EXTENSION_FILE
         path.write_text(json.dumps([requested.function, requested.call], default=str), encoding="utf-8")

@@ -59,12 +59,14 @@ class Extension:
         return _inline_request(self.call) if self.function == "load_inline" else _file_request(self.call)
 
     @property
-    def key(self) -> str | None:
-        """A hash of everything that decides the build; None if it may read files of the candidate's own.
+    def is_shareable(self) -> bool:
+        """False if it may read the candidate's own files: two candidates with the same text may differ in them."""
+        return self.function == "load_inline" and toolchain.reads_only_system_files(self.request)
 
-        Such a build is private: two candidates with the same text may have different files.
-        """
-        if self.function != "load_inline" or not toolchain.reads_only_system_files(self.request):
+    @property
+    def key(self) -> str | None:
+        """A hash of everything that decides the build; None if it cannot be shared."""
+        if not self.is_shareable:
             return None
         arguments = {
             name: repr(value) for name, value in self.call.items() if name not in ("verbose", "build_directory")
