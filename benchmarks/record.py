@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import hashlib
 import json
 import os
 import platform
@@ -13,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).parents[1]
+SOURCE_SUFFIXES = {".py", ".c", ".cpp", ".h"}
 
 _NUMBERS = re.compile(r"\[[-+.,eE\d\s]+\]")  # a list of samples is one line of a file
 
@@ -33,16 +36,28 @@ def commit() -> str:
     return named or subprocess.run(asked, cwd=ROOT, capture_output=True, text=True).stdout.strip() or "unknown"
 
 
+@functools.cache  # the source that this process has imported, whatever is edited meanwhile
+def worker_digest(folder: Path = ROOT / "src" / "stark_worker") -> str:
+    """Return a digest of the worker's source. A result about the judge counts only for the source that judged."""
+    total = hashlib.sha256()
+    for path in sorted(folder.rglob("*")):
+        if path.suffix in SOURCE_SUFFIXES:
+            name, content = path.relative_to(folder).as_posix(), path.read_bytes()
+            total.update(f"{name} {hashlib.sha256(content).hexdigest()}\n".encode())
+    return total.hexdigest()[:12]
+
+
 def host() -> str:
     """System and processor. The release of its kernel says nothing about what was measured."""
     return f"{platform.system()} {platform.machine()}"
 
 
 def facts(device: str = host()) -> dict[str, Any]:
-    """Return date, commit and device."""
+    """Return date, commit, digest of the worker, and device."""
     return {
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
         "commit": commit(),
+        "digest": worker_digest(),
         "device": device,
         "cores": len(os.sched_getaffinity(0)),
         "torch": version("torch"),

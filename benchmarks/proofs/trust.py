@@ -5,9 +5,10 @@
     python benchmarks/proofs/trust.py --target cuda --part kernelbench --kernelbench PATH   # KernelBench's evaluator
 
 Every exploit of tests/adversarial is judged as a user's kernel would be; one that is accepted has to take the time of
-what it computes. Results are kept after each candidate, so that a run that was cut short goes on where it was; the
-committed ones are complete, and --fresh judges everything again. The exit code is 1 when an exploit was not harmless or
-an honest kernel did not pass.
+what it computes. Results are kept after each candidate, so that a run that was cut short goes on where it was. Each
+entry has a digest of src/stark_worker and counts only for that source. Entries of another source are judged again, and
+with --fresh all are. The exit code is 1 if an exploit was not harmless, an honest kernel did not pass, or an entry is
+not of today's source.
 """
 
 from __future__ import annotations
@@ -22,20 +23,20 @@ import os
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Coroutine, Iterator
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 ROOT = Path(__file__).parents[2]
 sys.path[:0] = [str(ROOT / name) for name in ("benchmarks", "src", "tests")]
 
-from record import commit, host, result_file
+from record import commit, host, result_file, worker_digest
 
 from adversarial import honest, honest_gpu, kernelbench, zoo
 from adversarial.processes import ROOT as IS_ROOT
 from adversarial.processes import as_ordinary_user
-from adversarial.zoo import ROUNDS, Share, Verdict
+from adversarial.zoo import ROUNDS, Verdict
 from stark_worker.compiler.cache import default_cache_dir
 from stark_worker.doctor.escapes import (
     Probe,
@@ -57,6 +58,8 @@ from stark_worker.scheduler.retry import judge_with_retries
 from stark_worker.scheduler.worker import Worker
 
 TRIES = 3
+IN_FLIGHT = 6  # on a GPU: extensions are built while another candidate is timed
+JUDGED_HERE = ("exploits", "honest", "probes")  # by this project's worker, so that its source decides
 HARMLESS = ("rejected", Verdict.TRUE_TIME)
 STOPPED = "stopped the evaluator"
 KNOWN_WITH_GPU = {"take more shared memory than allowed"}  # see "What remains possible" in docs/trust.md
@@ -73,20 +76,27 @@ class Record:
         self.data: Results = {} if fresh or not path.exists() else json.loads(path.read_text())
 
     def missing(self, part: str, name: str, source: str) -> bool:
-        """True if it was not tried yet, or without a report."""
+        """True if it was not tried yet, without a report, or by another worker than today's."""
         found = self.data.get(part, {}).get(name, {})
-        by_older_rule = "share" in found and len(found["share"]) != len(Share._fields)
-        return found.get("source") != _hash(source) or found.get("verdict") == STOPPED or by_older_rule
+        outdated = part in JUDGED_HERE and not is_todays(found)
+        return found.get("source") != _hash(source) or found.get("verdict") == STOPPED or outdated
 
     def keep(self, part: str, name: str, source: str, found: Results) -> None:
-        self.data.setdefault(part, {})[name] = {"source": _hash(source), "commit": commit(), **found}
+        by = {"commit": commit(), "digest": worker_digest()}
+        self.data.setdefault(part, {})[name] = {"source": _hash(source), **by, **found}
         self.judged[part] += 1
         self.save()
 
     def save(self) -> None:
-        self.data |= {"date": datetime.now(UTC).isoformat(timespec="seconds"), "commit": commit()}
+        now = datetime.now(UTC).isoformat(timespec="seconds")
+        self.data |= {"date": now, "commit": commit(), "digest": worker_digest()}
         self.data["machine"] = f"{host()}, {len(os.sched_getaffinity(0))} cores"
         self.path.write_text(json.dumps(self.data, indent=1, sort_keys=True) + "\n")
+
+
+def is_todays(found: Results) -> bool:
+    """True if an entry comes from the source of today's worker."""
+    return found.get("digest") == worker_digest()
 
 
 class Judge:
@@ -107,12 +117,14 @@ class Judge:
 
         Of several the middle one counts, and the others are kept with it.
         """
-        report = await self.report(exploit.request(self._target, in_turns=True))
+        report = await self.report(exploit.request(self._target, in_turns=exploit.is_timed))
         if isinstance(report, str):
             return {"verdict": STOPPED, "as_expected": False, "outcome": report[:200]}
         if exploit.known or not exploit.only_time_speaks_against_it(report):
             return _describe(exploit, report)
-        others = [await self.report(exploit.request(self._target, in_turns=True)) for _ in range(ROUNDS - 1)]
+        others = [
+            await self.report(exploit.request(self._target, in_turns=exploit.is_timed)) for _ in range(ROUNDS - 1)
+        ]
         found = [_describe(exploit, each) for each in (report, *others) if not isinstance(each, str)]
         shares = [each["share"][1] if "share" in each else math.inf for each in found]  # none where it was refused
         middle = found[shares.index(sorted(shares)[(len(shares) - 1) // 2])]
@@ -143,27 +155,50 @@ async def run(target: Target, parts: list[str], only: Collection[str], record: R
     async with Worker(target, default_cache_dir()) as worker:
         judge = Judge(worker, target)
         record.data["device"] = (await worker.device()).name
-        work = list(_work(target, parts, judge))
-        if unknown := {*only} - {name for _, name, _, _ in work}:
+        work = sorted(_work(target, parts, judge), key=lambda each: (each.task, each.part, each.name))
+        if unknown := {*only} - {each.name for each in work}:
             raise SystemExit(f"there is no {', '.join(sorted(unknown))} among {' and '.join(parts)} for {target}")
-        for part, name, source, step in work:
-            if (only and name not in only) or not record.missing(part, name, source):
-                continue
-            if time.monotonic() > until:
-                return False
-            found = await step()
-            record.keep(part, name, source, found)
-            print(f"{part:9s} {name:45s} {found['verdict']}  {found['outcome']} {found.get('rule', '')}", flush=True)
+        wanted = [each for each in work if not only or each.name in only]
+        missing = iter([each for each in wanted if record.missing(each.part, each.name, each.source)])
+        lines = min(IN_FLIGHT, worker.slots)
+        return all(await asyncio.gather(*(_work_off(missing, record, until) for _ in range(lines))))
+
+
+async def _work_off(missing: Iterator[Work], record: Record, until: float) -> bool:
+    """Judge one after the other. Several of these share the iterator. True if the time was enough."""
+    for each in missing:
+        if time.monotonic() > until:
+            return False
+        begun = time.monotonic()
+        found = await each.step()
+        record.keep(each.part, each.name, each.source, found)
+        print(
+            f"{each.part:9s} {each.name:45s} {found['verdict']}  {found['outcome']} {found.get('rule') or ''}"
+            f" {found.get('share') or ''} {time.monotonic() - begun:.1f} s",
+            flush=True,
+        )
     return True
 
 
-def _work(target: Target, parts: list[str], judge: Judge) -> Iterator[tuple[str, str, str, Callable[[], Any]]]:
+class Work(NamedTuple):
+    """One candidate to judge. Those of one task come one after the other, because they share a warm referee."""
+
+    task: str
+    part: str
+    name: str
+    source: str
+    step: Callable[[], Coroutine[Any, Any, Results]]
+
+
+def _work(target: Target, parts: list[str], judge: Judge) -> Iterator[Work]:
     if "exploits" in parts:
         for exploit in zoo.exploits(target):
-            yield "exploits", exploit.name, exploit.source, lambda exploit=exploit: judge.exploit(exploit)
+            step = functools.partial(judge.exploit, exploit)
+            yield Work(exploit.task, "exploits", exploit.name, exploit.source, step)
     if "honest" in parts:
         for each in honest.corpus() if target is Target.CPU else honest_gpu.corpus(target):
-            yield "honest", each.name, each.source, lambda each=each: _honest(judge, each.request(target))
+            step = functools.partial(_honest, judge, each.request(target))
+            yield Work(each.task, "honest", each.name, each.source, step)
 
 
 async def _honest(judge: Judge, request: EvalRequest) -> Results:
@@ -202,6 +237,7 @@ def _open_gpu() -> None:
 def _probes_told(achieved: Confinement, found: list[Probe], known: set[str]) -> Results:
     succeeded = {each.name for each in found if not each.blocked}
     return {
+        "digest": worker_digest(),
         "level": achieved.level.value,
         "controls": list(achieved.controls),
         "missing": list(achieved.missing),
@@ -214,6 +250,9 @@ def _probes_told(achieved: Confinement, found: list[Probe], known: set[str]) -> 
 
 def table(data: Results) -> Iterator[str]:
     """The results on a few lines."""
+    entries = _entries(data)
+    todays = sum(map(is_todays, entries))
+    yield f"source     {todays} of {len(entries)} entries are of today's {worker_digest()}; the others do not count"
     verdicts = Counter(found["verdict"] for found in data.get("exploits", {}).values())
     if verdicts:
         names = dict.fromkeys([*map(str, Verdict), *verdicts])  # zero is shown, too
@@ -259,10 +298,16 @@ def origins(record: Record) -> Iterator[str]:
 
 
 def holds(data: Results) -> bool:
-    """True if only known exploits succeed, no honest kernel is flagged, and no attempt is left open."""
+    """True if all is of today's source, only known exploits succeed, honest kernels pass, and nothing is left open."""
     harmless = all(found["verdict"] in HARMLESS or "known" in found for found in data.get("exploits", {}).values())
     passed = all(found["verdict"] == "passed" for found in data.get("honest", {}).values())
-    return harmless and passed and not any(found["open"] for found in data.get("probes", {}).values())
+    contained = not any(found["open"] for found in data.get("probes", {}).values())
+    return all(map(is_todays, _entries(data))) and harmless and passed and contained
+
+
+def _entries(data: Results) -> list[Results]:
+    """Return the results that the worker's source decides."""
+    return [found for part in JUDGED_HERE for found in data.get(part, {}).values()]
 
 
 def _hash(source: str) -> str:

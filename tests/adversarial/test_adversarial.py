@@ -46,7 +46,7 @@ def judge():
 @pytest.mark.parametrize("name", TRIED)
 def test_the_exploit_gets_what_it_deserves(judge, name, alone):
     exploit = STOPPED[name]
-    request = exploit.request(Target.CPU, in_turns="ok-at-true-time" in exploit.expect)
+    request = exploit.request(Target.CPU, in_turns=exploit.is_timed)
     report = judge(request)
     if exploit.only_time_speaks_against_it(report):
         with alone():

@@ -30,7 +30,8 @@ def report(*shares: float) -> EvalReport:
     [
         ((1.0,), Verdict.TRUE_TIME),
         ((3.0,), Verdict.TRUE_TIME),
-        ((0.93,), Verdict.TRUE_TIME),
+        ((0.96,), Verdict.TRUE_TIME),
+        ((0.94,), Verdict.FOOLED),
         ((0.6, 1.3), Verdict.TRUE_TIME),  # a busy machine
         ((0.85,), Verdict.FOOLED),
         ((0.5, 0.8), Verdict.FOOLED),
@@ -56,9 +57,41 @@ def test_only_a_doubtful_time_is_measured_again():
 def test_the_benchmark_fails_for_what_gets_through_unless_it_is_known_to(monkeypatch):
     monkeypatch.syspath_prepend(ROOT / "benchmarks" / "proofs")
     trust = importlib.import_module("trust")
-    stopped, fooled = {"verdict": "rejected"}, {"verdict": Verdict.FOOLED}
+    by = {"digest": trust.worker_digest()}
+    stopped, fooled = by | {"verdict": "rejected"}, by | {"verdict": Verdict.FOOLED}
     assert trust.holds({"exploits": {"one": stopped, "two": fooled | {"known": "why"}}})
     assert not trust.holds({"exploits": {"one": stopped, "two": fooled}})
+
+
+def test_a_result_counts_only_for_the_worker_that_judged(monkeypatch, tmp_path):
+    monkeypatch.syspath_prepend(ROOT / "benchmarks" / "proofs")
+    trust = importlib.import_module("trust")
+    record = trust.Record(tmp_path / "trust.json", fresh=True)
+    record.keep("exploits", "one", "source", {"verdict": "rejected", "as_expected": True, "outcome": "wrong_result"})
+    assert trust.holds(record.data)
+    assert not record.missing("exploits", "one", "source")
+    assert record.missing("exploits", "one", "another source")
+    assert "1 of 1 entries are of today's" in next(trust.table(record.data))
+    record.data["exploits"]["one"]["digest"] = "another"
+    assert record.missing("exploits", "one", "source")
+    assert not trust.holds(record.data)
+    assert "0 of 1 entries are of today's" in next(trust.table(record.data))
+
+
+def test_the_digest_covers_names_and_contents_of_the_source(monkeypatch, tmp_path):
+    monkeypatch.syspath_prepend(ROOT / "benchmarks")
+    worker_digest = importlib.import_module("record").worker_digest.__wrapped__
+    (tmp_path / "one.py").write_text("1")
+    (tmp_path / "native.c").write_text("2")
+    (tmp_path / "one.pyc").write_text("3")
+    digests = [worker_digest(tmp_path)]
+    (tmp_path / "one.pyc").write_text("4")
+    assert worker_digest(tmp_path) == digests[0]
+    (tmp_path / "native.c").write_text("3")
+    digests.append(worker_digest(tmp_path))
+    (tmp_path / "one.py").rename(tmp_path / "two.py")
+    digests.append(worker_digest(tmp_path))
+    assert len({*digests}) == 3
 
 
 def test_without_an_opponent_nothing_is_said_about_the_time():

@@ -27,10 +27,9 @@ from stark_worker.protocol.request import Entry, EvalRequest, Limits, Target
 
 HERE = Path(__file__).parent
 ESCAPED, CHEAT = "ESCAPED", "CHEAT = True"
-# An exploit that is accepted has gained something if it would be called faster than its true time, and its median is
-# below this share of it. The tenth is what the evaluator's own clocks may disagree by on a GPU; where it has gained
-# something, so many rounds account for a busy machine.
-TRUE_SHARE, ROUNDS = 0.9, 3
+# An exploit that is accepted has fooled the judge if its median is below this share of its true time and the whole
+# interval of the ratio is below 1. Then further rounds account for a busy machine, and the middle one counts.
+TRUE_SHARE, ROUNDS = 0.95, 3
 
 
 class Verdict(enum.StrEnum):
@@ -70,9 +69,14 @@ class Exploit:
         return self.source.replace(CHEAT, "CHEAT = False") if CHEAT in self.source else None
 
     @property
+    def is_timed(self) -> bool:
+        """True if it may be accepted at its true time, which has to be measured."""
+        return "ok-at-true-time" in self.expect
+
+    @property
     def may_pass(self) -> bool:
         """True if it may be accepted, at its true time."""
-        return "ok-at-true-time" in self.expect or "contained" in self.expect
+        return self.is_timed or "contained" in self.expect
 
     def verdict(self, report: EvalReport) -> Verdict:
         """Return its result. Its true time is known only where it was measured."""
