@@ -87,6 +87,13 @@ class Record:
         self.judged[part] += 1
         self.save()
 
+    def drop_unknown(self, part: str, names: Collection[str]) -> None:
+        """Forget the results of candidates that do not exist now."""
+        known = {name: found for name, found in self.data.get(part, {}).items() if name in names}
+        if part in self.data and len(known) < len(self.data[part]):
+            self.data[part] = known
+            self.save()
+
     def save(self) -> None:
         now = datetime.now(UTC).isoformat(timespec="seconds")
         self.data |= {"date": now, "commit": commit(), "digest": worker_digest()}
@@ -158,6 +165,8 @@ async def run(target: Target, parts: list[str], only: Collection[str], record: R
         work = sorted(_work(target, parts, judge), key=lambda each: (each.task, each.part, each.name))
         if unknown := {*only} - {each.name for each in work}:
             raise SystemExit(f"there is no {', '.join(sorted(unknown))} among {' and '.join(parts)} for {target}")
+        for part in {"exploits", "honest"} & {*parts}:
+            record.drop_unknown(part, {each.name for each in work if each.part == part})
         wanted = [each for each in work if not only or each.name in only]
         missing = iter([each for each in wanted if record.missing(each.part, each.name, each.source)])
         lines = min(IN_FLIGHT, worker.slots)

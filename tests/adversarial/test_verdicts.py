@@ -76,6 +76,8 @@ def test_a_result_counts_only_for_the_worker_that_judged(monkeypatch, tmp_path):
     assert record.missing("exploits", "one", "source")
     assert not trust.holds(record.data)
     assert "0 of 1 entries are of today's" in next(trust.table(record.data))
+    record.drop_unknown("exploits", {"two"})
+    assert record.data["exploits"] == {}
 
 
 def test_the_digest_covers_names_and_contents_of_the_source(monkeypatch, tmp_path):
