@@ -6,13 +6,15 @@ call, so dropout in the reference and in the candidate draws the same mask.
 
 from __future__ import annotations
 
+import contextlib
 import functools
-import itertools
+import select
 import sys
+import time
 from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
@@ -24,15 +26,85 @@ from stark_worker.correctness.weights import WeightSource, construct_model, copy
 from stark_worker.device import cuda
 from stark_worker.device.arena import Arena, Job, TensorSlot, copy_into, dtype_name, host_arena
 from stark_worker.device.cuda_arena import open_arena
+from stark_worker.device.gate import GateStream
+from stark_worker.device.pool import ResultPool, start_compiler
 from stark_worker.processes.channel import Channel
 from stark_worker.processes.workdir import JOB_FILE, RESOURCES_FILE, SOURCE_FILE
 from stark_worker.protocol.codec import from_json
 from stark_worker.protocol.errors import Outcome, SandboxTooWeak
 from stark_worker.protocol.logs import cut, describe
 from stark_worker.sandbox.confine import enter_sandbox
-from stark_worker.timing.clocks import Clock, DeviceClock
 
-HandedOver = tuple[Any, list[torch.Tensor], bool]  # structure of a result, its tensors, True if these are plain
+SPIN_S = 0.1
+
+
+class Placed(NamedTuple):
+    """The results of one call: their structure, the tensors, and the offset of each in the arena.
+
+    ``plain`` is False if a result is no ordinary tensor; then nothing was placed.
+    """
+
+    structure: str
+    tensors: list[torch.Tensor]
+    offsets: list[int]
+    plain: bool
+
+
+class Device:
+    """The host, where a call ends with its function. Its subclass adds what a GPU needs."""
+
+    def __init__(self, arena: Arena) -> None:
+        self.arena = arena
+
+    def allocate(self) -> contextlib.AbstractContextManager[None]:
+        """Take the memory of a call's results from the arena, where that is possible."""
+        return contextlib.nullcontext()
+
+    def offset(self, tensor: torch.Tensor) -> int | None:
+        """Return the offset of a result in the arena; None if it has to be copied there."""
+        return None
+
+    def run_empty_kernel(self) -> None: ...
+
+    def await_gate(self, number: int) -> None: ...
+
+    def signal_done(self, number: int) -> None: ...
+
+    def wait(self) -> None: ...
+
+    def await_message(self, channel: Channel) -> None: ...
+
+    def peak_bytes(self, call: Callable[[], object]) -> int | None:
+        """Return the peak memory of a call beyond that before loading; None if it can be measured from outside."""
+        return None
+
+
+class Gpu(Device):
+    """A GPU. Made before a candidate is loaded, so it cannot patch torch first."""
+
+    def __init__(self, arena: Arena, pool: ResultPool, gate: GateStream) -> None:
+        super().__init__(arena)
+        self.allocate, self.offset = pool.use, pool.offset  # type: ignore[method-assign]
+        self.await_gate, self.signal_done = gate.await_gate, gate.signal_done  # type: ignore[method-assign]
+        self.wait = torch.cuda.synchronize  # type: ignore[method-assign]
+        self._word = torch.zeros(1, device="cuda")
+        self._held_before = torch.cuda.memory_allocated()
+
+    def run_empty_kernel(self) -> None:
+        self._word.zero_()
+
+    def await_message(self, channel: Channel) -> None:
+        """Spin for a while before blocking: waking up takes as long as a short kernel."""
+        until = time.perf_counter() + SPIN_S
+        while time.perf_counter() < until and not select.select([channel], [], [], 0)[0]:
+            pass
+
+    def peak_bytes(self, call: Callable[[], object]) -> int | None:
+        """Return the peak of torch's allocator; memory that native code takes from the driver is not in it."""
+        torch.cuda.reset_peak_memory_stats()
+        call()
+        self.wait()
+        return torch.cuda.max_memory_allocated() - self._held_before
 
 
 def main(channel: Channel, arena_descriptor: int) -> None:
@@ -40,20 +112,22 @@ def main(channel: Channel, arena_descriptor: int) -> None:
     order, folder = channel.receive(), Path.cwd()
     # A confined referee cannot write here after this process is confined too: its files must come first.
     ready = channel.receive_with_files() if order["waits"] else None
-    opened: list[tuple[Job, Arena, Clock]] = []
+    compiler = start_compiler(folder) if order["gpu"] else None
+    opened: list[tuple[Job, Device]] = []
 
     def open_memory() -> None:
-        if order["gpu"]:
+        if compiler:
             cuda.init_context()  # while the referee gets ready
             if ready is None:
                 channel.send(did="begun")
         _, files = ready or channel.receive_with_files()
         job = from_json(Job, (folder / JOB_FILE).read_text(encoding="utf-8"))
-        if order["gpu"]:
-            arena, gate = open_arena(files[0], job.size)
-            opened.append((job, arena, DeviceClock(len(job.outputs), gate)))
+        if compiler:
+            arena = open_arena(files[0], job.size)
+            pool = ResultPool(compiler, folder, arena, job.pool_offset, job.size)
+            opened.append((job, Gpu(arena, pool, GateStream(files[1]))))
         else:
-            opened.append((job, host_arena(arena_descriptor, job.size), Clock()))
+            opened.append((job, Device(host_arena(arena_descriptor, job.size))))
 
     try:
         confinement = enter_sandbox([Path(order["cache"])], order["gpu"], open_memory)
@@ -62,7 +136,7 @@ def main(channel: Channel, arena_descriptor: int) -> None:
         return
     server = Server(channel, *opened[0], folder)
     channel.send(did="ready", isolation=asdict(confinement.isolation))
-    server.serve(server.hand_over_only())
+    server.serve(server.empty_model)
     model, weights = server.attempt(Outcome.COMPILE_ERROR, server.load)
     channel.send(did="loaded", weights=weights)
     message = server.serve(model)
@@ -73,46 +147,98 @@ def main(channel: Channel, arena_descriptor: int) -> None:
 class Server:
     """Answers the referee's requests in the order they come."""
 
-    def __init__(self, channel: Channel, job: Job, arena: Arena, clock: Clock, folder: Path) -> None:
-        self.channel, self.job, self.arena, self.clock = channel, job, arena, clock
+    def __init__(self, channel: Channel, job: Job, device: Device, folder: Path) -> None:
+        self.channel, self.job, self.device, self.arena = channel, job, device, device.arena
         self.source_file = folder / SOURCE_FILE
-        self.arguments = [unpack(job.arguments, arena.views(spots)) for spots in job.inputs]
+        self.arguments = [unpack(job.arguments, self.arena.views(spots)) for spots in job.inputs]
         self._given = [tensors_in(arguments) for arguments in self.arguments]
-        self.places = [arena.views(spots) for spots in job.outputs]
+        self.slots = self.arena.views(job.outputs)
         self._used: list[Path] = []  # where the extensions lie that it loaded
         torch.set_num_threads(job.threads)
         cuda.pin_precision(job.tf32)
         self._pinned = cuda.precision_settings()
+        with device.allocate():
+            self._ready_made = [torch.ones_like(slot) for slot in self.slots]
 
-    def hand_over_only(self) -> Callable[..., Any]:
-        """Return a stand-in model that only returns ready tensors, to measure the cost of handing over.
-
-        On the CPU bursts are measured too. There each place gets its own tensors, as with a real model: copying one
-        tensor again and again would be faster.
-        """
-        places = self.places if self.job.device == "cpu" else self.places[:1]
-        ready_made = itertools.cycle([[torch.ones_like(output) for output in place] for place in places])
-        return lambda *_: next(ready_made)
+    def empty_model(self, *_: object) -> list[torch.Tensor]:
+        """Return ready tensors, so that the cost of a call around the model can be measured."""
+        self.device.run_empty_kernel()
+        return self._ready_made
 
     def serve(self, model: Callable[..., Any]) -> dict[str, Any]:
-        """Answer calls until another request comes, and return that.
-
-        Send "done" when the results are ready, then hand them over, then describe them. On the CPU send "copied" in
-        between: describing varies by more than a short call takes.
-        """
-        changed = self.restore_precision()
-        while (message := self.next_request())["do"] == "call":
-            calls = message["calls"]
-            results = self.attempt(Outcome.RUNTIME_ERROR, functools.partial(self.run, model, calls, message["gate"]))
-            self.channel.send(did="done")
-            handed = self.attempt(Outcome.RUNTIME_ERROR, functools.partial(self.hand_over, calls, results))
-            if self.job.device == "cpu":
-                self.channel.send(did="copied")
-            looks = self.attempt(Outcome.RUNTIME_ERROR, functools.partial(self.describe_results, calls, handed))
-            del results, handed
-            changed = self.restore_precision() or changed
-            self.channel.send(did="looked", looks=looks, device_ms=self.clock.elapsed_ms(), changed=changed)
+        """Answer calls until another request comes, and return that."""
+        self._changed = self.restore_precision()
+        while (message := self.next_request())["do"] in ("call", "empty", "wait"):
+            if message["do"] == "wait":
+                self.attempt(Outcome.RUNTIME_ERROR, self.device.wait)
+                self.channel.send(did="waited")
+            else:
+                self._call(model if message["do"] == "call" else self.empty_model, message)
         return message
+
+    def _call(self, model: Callable[..., Any], message: dict[str, Any]) -> None:
+        """Call the model. With a gate send "launched" when all is queued, otherwise "done" when all is finished."""
+        place, seed, gate = message["place"], message["seed"], message["gate"]
+        run = functools.partial(self._launch if gate else self._run, model, place, seed, gate)
+        placed = self.attempt(Outcome.RUNTIME_ERROR, run)
+        if not gate:
+            self.channel.send(did="done")
+        described = self.attempt(Outcome.RUNTIME_ERROR, functools.partial(self._describe, place, placed))
+        self._changed = self.restore_precision() or self._changed
+        self.channel.send(did="launched" if gate else "described", changed=self._changed, **described)
+
+    def _launch(self, model: Callable[..., Any], place: int, seed: int, gate: int) -> Placed:
+        """Queue a call behind the gate, and the signal of its end behind the call."""
+        self.device.await_gate(gate)
+        with self.device.allocate():
+            placed = self._place(_resolve(forward(model, self.arguments[place], seed)), in_place=True)
+        self.device.signal_done(gate)
+        return placed
+
+    def _run(self, model: Callable[..., Any], place: int, seed: int, _: int) -> Placed:
+        """Call the model, copy its results to their slots, and wait for all of it."""
+        with self.device.allocate():
+            placed = self._place(_resolve(forward(model, self.arguments[place], seed)), in_place=False)
+        self.device.wait()
+        return placed
+
+    def _place(self, result: Any, in_place: bool) -> Placed:
+        """Leave results where they lie if the referee can read them there, otherwise copy them to their slots."""
+        tensors: list[torch.Tensor] = []
+        packed = pack(result, tensors)
+        plain = all(type(tensor) in (torch.Tensor, torch.nn.Parameter) and not vars(tensor) for tensor in tensors)
+        offsets = [slot.offset for slot in self.job.outputs]
+        if not plain or len(tensors) != len(offsets) or not all(map(TensorSlot.fits, self.job.outputs, tensors)):
+            return Placed(packed, tensors, offsets, plain)
+        seen: set[int] = set()  # the same memory returned twice is copied
+        for number, (slot, tensor) in enumerate(zip(self.slots, tensors, strict=True)):
+            tensor = torch.Tensor.detach(tensor)
+            offset = self.device.offset(tensor) if in_place and self._is_readable(number, tensor) else None
+            if offset is None or tensor.untyped_storage().data_ptr() in seen:
+                copy_into(slot, tensor)
+            else:
+                offsets[number] = offset
+                seen.add(tensor.untyped_storage().data_ptr())
+        return Placed(packed, tensors, offsets, plain)
+
+    def _is_readable(self, number: int, tensor: torch.Tensor) -> bool:
+        """True if the referee can read a result in place: it is new, and laid out densely."""
+        dense = tensor.is_contiguous() or tensor.stride() == self.slots[number].stride()
+        return self.job.is_written[number] and dense and tensor.numel() > 0
+
+    def _describe(self, place: int, placed: Placed) -> dict[str, Any]:
+        given = self._given[place]
+        return {
+            "structure": placed.structure,
+            "kinds": [self._kind(tensor) for tensor in placed.tensors],
+            "plain": placed.plain,
+            "layouts": [asdict(layout(tensor, given)) for tensor in placed.tensors] if placed.plain else [],
+            "offsets": placed.offsets,
+        }
+
+    def _kind(self, tensor: torch.Tensor) -> str:
+        elsewhere = f" on {tensor.device.type}" if tensor.device.type != self.job.device else ""
+        return f"{dtype_name(tensor)}{list(tensor.shape)}{elsewhere}"
 
     def profile(self, model: Callable[..., Any]) -> dict[str, Any]:
         """Profile a call on the first place; return the profile, ptxas's lines and the facts for labels."""
@@ -124,65 +250,12 @@ class Server:
             "profile": cut("\n".join(texts).strip()),
             "own_share": own_share(rows),
             "extension": bool(self._used),
-            "peak_bytes": self.clock.peak_bytes(lambda: forward(model, self.arguments[0], 0)),
+            "peak_bytes": self.device.peak_bytes(lambda: forward(model, self.arguments[0], 0)),
         }
 
     def next_request(self) -> dict[str, Any]:
-        self.clock.await_message(self.channel)
+        self.device.await_message(self.channel)
         return self.channel.receive()
-
-    def run(self, model: Callable[..., Any], calls: list[tuple[int, int]], gate: int) -> list[Any]:
-        """Call the model on one place after another without a pause."""
-        self.clock.start(gate)
-        results = []
-        for place, seed in calls:
-            results.append(_resolve(forward(model, self.arguments[place], seed)))
-            self.clock.lap()
-        if self.job.device != "cpu":
-            self.channel.send(did="launched")
-        self.clock.stop()
-        return results
-
-    def hand_over(self, calls: list[tuple[int, int]], results: list[Any]) -> list[HandedOver | None]:
-        """Copy the results to the arena; None for a result whose memory a later call reused, as CUDA graphs do."""
-        handed: list[HandedOver | None] = []
-        for (place, _), result in zip(calls, results, strict=True):
-            try:
-                handed.append(self._hand_over(place, result))
-            except RuntimeError:
-                if len(calls) == 1:
-                    raise
-                handed.append(None)
-        return handed
-
-    def _hand_over(self, number: int, result: Any) -> HandedOver:
-        tensors: list[torch.Tensor] = []
-        packed = pack(result, tensors)
-        plain = all(type(tensor) in (torch.Tensor, torch.nn.Parameter) and not vars(tensor) for tensor in tensors)
-        spots = self.job.outputs[number]
-        if plain and len(tensors) == len(spots) and all(map(TensorSlot.fits, spots, tensors)):
-            for place, tensor in zip(self.places[number], tensors, strict=True):
-                copy_into(place, torch.Tensor.detach(tensor))
-        return packed, tensors, plain
-
-    def describe_results(self, calls: list[tuple[int, int]], handed: list[HandedOver | None]) -> list[dict[str, Any]]:
-        """Describe the results, each distinct description once: an honest candidate has one."""
-        descriptions: list[dict[str, Any]] = []
-        for (place, _), each in zip(calls, handed, strict=True):
-            description = self._describe(place, *each) if each else {}
-            if description not in descriptions:
-                descriptions.append(description)
-        self.clock.stop()
-        return descriptions
-
-    def _describe(self, number: int, packed: Any, tensors: list[torch.Tensor], plain: bool) -> dict[str, Any]:
-        kinds = [self._kind(tensor) for tensor in tensors]
-        layouts = [asdict(layout(tensor, self._given[number])) for tensor in tensors] if plain else []
-        return {"structure": packed, "kinds": kinds, "plain": plain, "layouts": layouts}
-
-    def _kind(self, tensor: torch.Tensor) -> str:
-        elsewhere = f" on {tensor.device.type}" if tensor.device.type != self.job.device else ""
-        return f"{dtype_name(tensor)}{list(tensor.shape)}{elsewhere}"
 
     def restore_precision(self) -> list[str]:
         """Reset the numeric settings that the candidate changed, and return their names."""
@@ -194,7 +267,6 @@ class Server:
     def load(self) -> tuple[Any, WeightSource]:
         """Load the candidate's model, give it the reference's weights, and return both model and weight source."""
         job = self.job
-        self.clock.before_load()
         private = self.source_file.parent / "build"
         extension.install(extension.cached_builder(Path(job.cache), private, self._used), job.build.value)
         entry = getattr(import_file("candidate", self.source_file), job.entry, None)

@@ -1,8 +1,8 @@
 """The arena: memory that the referee owns and the candidate's process transforms.
 
-It holds weights, the inputs of the current calls and their outputs. It never holds expected outputs or later inputs.
-Inputs and outputs have several slots each, so that consecutive calls find other values at other addresses. Values that
-are not tensors travel as JSON.
+It holds weights, the inputs of the current call and its outputs. It never holds expected outputs or later inputs. There
+are two places for inputs, so that calls find other values at other addresses. Each output has a slot; on a GPU the
+candidate's allocator also takes its memory from the arena (``pool``). Values that are not tensors travel as JSON.
 """
 
 from __future__ import annotations
@@ -11,12 +11,11 @@ import ctypes
 import fcntl
 import mmap
 import os
+import random
 import re
-import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple
 
 import torch
 
@@ -24,6 +23,9 @@ from stark_worker.processes import cgroups
 from stark_worker.protocol.request import Build, Entry
 
 PAGE = 4096
+READ_PARTS = 64  # of one output
+
+Pairs = Sequence[tuple[torch.Tensor, torch.Tensor]]  # a target and a source each
 
 
 @dataclass(frozen=True)
@@ -56,9 +58,11 @@ class Job:
     construct_tensors: tuple[TensorSlot, ...]
     weights: dict[str, TensorSlot]
     arguments: str
-    inputs: tuple[tuple[TensorSlot, ...], ...]
-    outputs: tuple[tuple[TensorSlot, ...], ...]
-    size: int
+    inputs: tuple[tuple[TensorSlot, ...], ...]  # by place
+    outputs: tuple[TensorSlot, ...]
+    is_written: tuple[bool, ...]  # False for an output that existed before the call: it is always copied to its slot
+    pool_offset: int
+    size: int  # the pool is the rest of the arena
 
 
 def dtype_name(tensor: torch.Tensor) -> str:
@@ -113,19 +117,16 @@ class Arena:
             return torch.empty(slot.shape, dtype=dtype, device=self._memory.device)
         return self._memory[slot.offset : slot.offset + size].view(dtype).as_strided(slot.shape, slot.stride)
 
-    def first_word(self) -> torch.Tensor:
-        """Return the integer that lies before all slots."""
-        return self._memory[:4].view(torch.int32)
+    @property
+    def address(self) -> int:
+        return self._memory.data_ptr()
+
+    def words(self) -> torch.Tensor:
+        """Return the whole arena as integers. The first word lies before all slots."""
+        return self._memory[: self._memory.numel() // 4 * 4].view(torch.int32)
 
     def views(self, slots: Sequence[TensorSlot]) -> list[torch.Tensor]:
         return [self.view(slot) for slot in slots]
-
-
-class WriteEnd(NamedTuple):
-    """The time when the inputs were written, and how long the device took to write them."""
-
-    at: float
-    took_ms: float = 0.0
 
 
 def host_arena(descriptor: int, size: int) -> Arena:
@@ -137,7 +138,6 @@ class HostMemory:
     """The referee's side of an arena in a file. Its size is sealed: a file that shrank would kill the referee."""
 
     files: Sequence[int] = ()  # the candidate's process already has the file
-    opened = 0  # there is no gate: the candidate is stopped until a call
 
     def __init__(self, descriptor: int, size: int) -> None:
         os.ftruncate(descriptor, size)
@@ -147,16 +147,27 @@ class HostMemory:
     def close(self) -> None:
         """Do nothing: the file goes with the last view of it."""
 
-    def wait(self) -> None:
-        """Do nothing: the other process sees host memory at once."""
+    def write(self, inputs: Pairs, outputs: Sequence[torch.Tensor]) -> None:
+        """Copy the inputs and poison the outputs."""
+        for view, tensor in inputs:
+            view.copy_(tensor)
+        for view in outputs:
+            poison(view)
 
-    def begin(self, write: Callable[[], None]) -> WriteEnd:
-        """Write the inputs by this function."""
-        write()
-        return WriteEnd(time.perf_counter())
+    def read(self, copies: Pairs) -> None:
+        """Copy outputs in random order, so that a candidate that still writes cannot stay ahead of the copy."""
+        parts = [part for mine, view in copies for part in _parts(mine, view)]
+        random.SystemRandom().shuffle(parts)
+        for target, source, size in parts:
+            ctypes.memmove(target, source, size)
 
-    def write(self, view: torch.Tensor, tensor: torch.Tensor) -> None:
-        view.copy_(tensor)
+
+def _parts(mine: torch.Tensor, view: torch.Tensor) -> list[tuple[int, int, int]]:
+    """Cut the memory of two dense tensors of one layout into parts: addresses of both, and a size."""
+    size = nbytes(view)
+    step = max(-(-size // READ_PARTS), PAGE)
+    begins = range(0, size, step)
+    return [(mine.data_ptr() + begin, view.data_ptr() + begin, min(step, size - begin)) for begin in begins]
 
 
 def copy_into(view: torch.Tensor, tensor: torch.Tensor) -> None:
@@ -168,13 +179,14 @@ def copy_into(view: torch.Tensor, tensor: torch.Tensor) -> None:
 
 
 def poison(view: torch.Tensor) -> None:
-    """Overwrite a whole output, so that no part of an earlier result can pass for a new one."""
+    """Overwrite a whole output with a value that no candidate can know: no part of an earlier result may pass."""
+    chance = random.SystemRandom()
     if view.is_floating_point() or view.is_complex():
         view.fill_(float("nan"))
     elif view.dtype is torch.bool:
-        view.logical_not_()
+        view.fill_(chance.random() < 0.5)
     else:
-        view.fill_(torch.iinfo(view.dtype).min)
+        view.fill_(chance.randint(torch.iinfo(view.dtype).min, torch.iinfo(view.dtype).max))
 
 
 def free_bytes(device: torch.device) -> int:

@@ -24,19 +24,11 @@ def allocate_flush_buffer() -> torch.Tensor:
     return torch.empty(max(2 * _cache_bytes(), MIN_FLUSH_BYTES), dtype=torch.uint8, device="cuda")
 
 
-def describe_cache(flushed: bool, burst: int, size: int) -> str:
-    """Describe for a report if and when the device's cache was flushed."""
-    if not flushed:
-        return "not flushed, as in KernelBench v0.1: inputs may be found in it"
-    if burst > 1:
-        return f"flushed before every burst; {describe_cached_share(size)}"
-    return "flushed before every call"
-
-
-def describe_cached_share(size: int) -> str:
-    """Describe if consecutive calls on the slots of an arena can find anything in the cache."""
-    within = "which may stay in" if size < 2 * _cache_bytes() else "more than twice"
-    return f"its calls go over {size / 2**20:.1f} MB, {within} the cache of {_cache_bytes() / 2**20:.0f} MB"
+def describe_cache(flushed: bool) -> str:
+    """Describe for a report if the device's cache was flushed."""
+    if flushed:
+        return "flushed before every call"
+    return "not flushed, as in KernelBench v0.1: inputs may be found in it"
 
 
 def floor_ms(written_bytes: int) -> float:
@@ -53,6 +45,25 @@ def lower_bound_ms(written_bytes: int, cache_bytes: int, bytes_per_ms: int) -> f
 
 def _cache_bytes() -> int:
     return int(torch.cuda.get_device_properties(0).L2_cache_size)
+
+
+def wipe_free_memory() -> None:
+    """Overwrite all memory that torch holds and does not use, so that nothing of it reaches the next owner.
+
+    Torch gives a free block to a request of exactly its size.
+    """
+    torch.cuda.synchronize()
+    stream = torch.cuda.current_stream().cuda_stream
+    free = [
+        block["size"]
+        for segment in torch.cuda.memory_snapshot()  # type: ignore[no-untyped-call]
+        if segment["stream"] == stream and tuple(segment.get("segment_pool_id", (0, 0))) == (0, 0)
+        for block in segment["blocks"]
+        if block["state"] == "inactive"
+    ]
+    taken = [torch.zeros(size, dtype=torch.uint8, device="cuda") for size in sorted(free, reverse=True)]
+    torch.cuda.synchronize()
+    del taken
 
 
 def init_context() -> None:

@@ -10,22 +10,25 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import os
+import random
 import time
-from collections.abc import Callable
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 
 from stark_worker.device import cuda
-from stark_worker.device.arena import Arena, WriteEnd
-from stark_worker.protocol.errors import MachineryFault
+from stark_worker.device.arena import Arena, Pairs, nbytes, poison
+from stark_worker.device.driver import driver
+from stark_worker.device.gate import open_gate
 
 # The device sleeps before it writes, so that all is queued first: for a multiple of the last queueing time, up to a
 # maximum. An unusually long time is forgotten slowly.
 DELAY_FACTOR, MAX_DELAY_MS, DELAY_DECAY = 2.0, 10.0, 0.9
 CYCLES_PER_MS = 2_000_000
+WORDS_PER_DECOY, MAX_DECOYS = 64, 256  # of one input
 # The driver's constants.
-_PINNED, _FILE, _DEVICE, _READ_AND_WRITE, _RECOMMENDED, _AT_LEAST = 1, 1, 1, 3, 1, 0
+_PINNED, _FILE, _DEVICE, _READ_AND_WRITE, _RECOMMENDED = 1, 1, 1, 3, 1
 
 
 class _Location(ctypes.Structure):
@@ -69,7 +72,7 @@ class _Block:
 
 
 class DeviceMemory:
-    """The referee's side of an arena on the GPU, and the file by which another process maps it.
+    """The referee's side of an arena on the GPU, and the files by which another process maps it and its gate.
 
     Without ``flushed`` calls may find their inputs in the device's cache.
     """
@@ -78,76 +81,100 @@ class DeviceMemory:
         cuda.init_context()
         rounded, handle, file = _round_up(size), ctypes.c_uint64(), ctypes.c_int()
         with contextlib.ExitStack() as held:
-            _driver("cuMemCreate", ctypes.byref(handle), rounded, ctypes.byref(_properties()), ctypes.c_uint64(0))
-            held.callback(_driver, "cuMemRelease", handle)
-            _driver("cuMemExportToShareableHandle", ctypes.byref(file), handle, _FILE, ctypes.c_uint64(0))
+            driver("cuMemCreate", ctypes.byref(handle), rounded, ctypes.byref(_properties()), ctypes.c_uint64(0))
+            held.callback(driver, "cuMemRelease", handle)
+            driver("cuMemExportToShareableHandle", ctypes.byref(file), handle, _FILE, ctypes.c_uint64(0))
             held.callback(os.close, file.value)
             address = _map(handle, rounded, held)
+            words, self.gate = open_gate(held)
             self._flush = cuda.allocate_flush_buffer() if flushed else None
             self._held = held.pop_all()
-        self.arena, self.files = _arena(address, size), [file.value]
-        self._gate = self.arena.first_word()
-        self._gate.zero_()
+        self.arena, self.files = _arena(address, size), [file.value, words]
+        self._words = self.arena.words()
         event: Any = torch.cuda.Event
         self._begun, self._written = event(enable_timing=True), event(enable_timing=True)
         self._delay_ms = 0.0
-        self.opened = 0  # the last gate that was opened; a call waits for it or for the next one
+        self._decoys = self._right = torch.empty(0)
 
     def close(self) -> None:
         """Free the memory. No view of it may exist."""
         torch.cuda.synchronize()
+        del self._words
         self._held.close()
 
-    def wait(self) -> None:
-        """Wait until the other process can read what was written."""
-        torch.cuda.synchronize()
+    def write(self, inputs: Pairs, outputs: Sequence[torch.Tensor]) -> float:
+        """Write the inputs, flush the device's cache and poison the outputs last; return the milliseconds it took.
 
-    def begin(self, write: Callable[[], None]) -> WriteEnd:
-        """Write the inputs by this function, flush the device's cache if asked to, and open the gate.
-
-        The candidate's kernels that do not wait at the gate can see inputs before it opens. But a device computes for
-        one process at a time: while they run, nothing is written. All writes are queued before the first one begins, so
-        that their duration depends on the device alone.
+        Some words of the inputs stay wrong until ``probe`` corrects them. A device computes for one process at a time:
+        while something of the candidate runs, nothing is written. All is queued before the first write begins, so that
+        the duration depends on the device alone.
         """
         sleep: Any = torch.cuda._sleep
         began = time.perf_counter()
+        driver("cuCtxResetPersistingL2Cache")
+        self._decoys = self._choose_decoys([view for view, _ in inputs])
         sleep(int(CYCLES_PER_MS * self._delay_ms))
         self._begun.record()
-        write()
+        for view, tensor in inputs:
+            copy_by_kernel(view, tensor)
+        self._right = self._words[self._decoys]
+        self._words.scatter_(0, self._decoys, self._right.bitwise_xor(random.SystemRandom().randrange(1, 2**31)))
         if self._flush is not None:
             self._flush.fill_(0)
+        for view in outputs:
+            poison(view)
         self._written.record()
-        self.opened += 1
-        self._gate.fill_(self.opened)
         delay_ms = DELAY_FACTOR * (time.perf_counter() - began) * 1e3
         self._delay_ms = min(max(delay_ms, DELAY_DECAY * self._delay_ms), MAX_DELAY_MS)
         self._written.synchronize()
-        return WriteEnd(time.perf_counter(), self._begun.elapsed_time(self._written))
+        return float(self._begun.elapsed_time(self._written))
 
-    def write(self, view: torch.Tensor, tensor: torch.Tensor) -> None:
-        """Copy a tensor by a kernel. A plain copy could run at the same time as the kernels of another process."""
-        tensor = tensor.resolve_conj().resolve_neg()
-        if tensor.is_complex():
-            tensor, view = torch.view_as_real(tensor), torch.view_as_real(view)
-        integer = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}[tensor.element_size()]
-        torch.bitwise_or(tensor.view(integer), 0, out=view.view(integer))
+    def _choose_decoys(self, views: Sequence[torch.Tensor]) -> torch.Tensor:
+        """Choose random words of each input, and always the arena's first word."""
+        chosen = [torch.zeros(1, dtype=torch.int64, device="cuda")]
+        for view in views:
+            if words := nbytes(view) // 4:
+                count = min(max(words // WORDS_PER_DECOY, 1), MAX_DECOYS)
+                first = (view.data_ptr() - self.arena.address) // 4
+                chosen.append(torch.randint(words, (count,), device="cuda") + first)
+        return torch.cat(chosen)
+
+    def probe(self) -> float:
+        """Correct the decoys by one small kernel; return its milliseconds, more if anything of the candidate ran."""
+        began = time.perf_counter()
+        self._words.scatter_(0, self._decoys, self._right)
+        self.wait()
+        return (time.perf_counter() - began) * 1e3
+
+    def read(self, copies: Pairs) -> None:
+        """Copy outputs by kernels and wait for them. The device switches to this process for it."""
+        for mine, view in copies:
+            copy_by_kernel(mine, view)
+        self.wait()
+
+    def wait(self) -> None:
+        """Wait for all work of this process without sleeping: waking up takes longer than a short kernel."""
+        stream = torch.cuda.current_stream()
+        while not stream.query():
+            pass
 
 
-def open_arena(file: int, size: int) -> tuple[Arena, Callable[[int], None]]:
-    """Return another process's arena, and a function that makes the device wait until that process opens a gate."""
+def copy_by_kernel(view: torch.Tensor, tensor: torch.Tensor) -> None:
+    """Copy a tensor by a kernel. A plain copy could run at the same time as the kernels of another process."""
+    tensor = tensor.resolve_conj().resolve_neg()
+    if tensor.is_complex():
+        tensor, view = torch.view_as_real(tensor), torch.view_as_real(view)
+    integer = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}[tensor.element_size()]
+    torch.bitwise_or(tensor.view(integer), 0, out=view.view(integer))
+
+
+def open_arena(file: int, size: int) -> Arena:
+    """Return another process's arena."""
     cuda.init_context()
     handle = ctypes.c_uint64()
-    _driver("cuMemImportFromShareableHandle", ctypes.byref(handle), ctypes.c_void_p(file), _FILE)
+    driver("cuMemImportFromShareableHandle", ctypes.byref(handle), ctypes.c_void_p(file), _FILE)
     os.close(file)
-    address = _map(handle, _round_up(size), contextlib.ExitStack())  # mapped until this process ends
-
-    current_stream, wait_value = torch.cuda.current_stream, _bind("cuStreamWaitValue32_v2")
-
-    def wait_for(gate: int) -> None:
-        stream = ctypes.c_void_p(current_stream().cuda_stream)
-        wait_value(stream, address, ctypes.c_uint32(gate), ctypes.c_uint(_AT_LEAST))
-
-    return _arena(address, size), wait_for
+    return _arena(_map(handle, _round_up(size), contextlib.ExitStack()), size)  # mapped until this process ends
 
 
 def _properties() -> _Properties:
@@ -161,40 +188,21 @@ def _location() -> _Location:
 def _round_up(size: int) -> ctypes.c_size_t:
     """Round up to whole pages of the recommended size."""
     page = ctypes.c_size_t()
-    _driver("cuMemGetAllocationGranularity", ctypes.byref(page), ctypes.byref(_properties()), _RECOMMENDED)
+    driver("cuMemGetAllocationGranularity", ctypes.byref(page), ctypes.byref(_properties()), _RECOMMENDED)
     return ctypes.c_size_t(-(-size // page.value) * page.value)
 
 
 def _map(handle: ctypes.c_uint64, size: ctypes.c_size_t, held: contextlib.ExitStack) -> ctypes.c_uint64:
     """Map memory and return its address. ``held`` gets the callbacks that unmap it."""
     address, none = ctypes.c_uint64(), ctypes.c_uint64(0)
-    _driver("cuMemAddressReserve", ctypes.byref(address), size, ctypes.c_size_t(0), none, none)
-    held.callback(_driver, "cuMemAddressFree", address, size)
-    _driver("cuMemMap", address, size, ctypes.c_size_t(0), handle, none)
-    held.callback(_driver, "cuMemUnmap", address, size)
+    driver("cuMemAddressReserve", ctypes.byref(address), size, ctypes.c_size_t(0), none, none)
+    held.callback(driver, "cuMemAddressFree", address, size)
+    driver("cuMemMap", address, size, ctypes.c_size_t(0), handle, none)
+    held.callback(driver, "cuMemUnmap", address, size)
     access = _Access(_location(), _READ_AND_WRITE)
-    _driver("cuMemSetAccess", address, size, ctypes.byref(access), ctypes.c_size_t(1))
+    driver("cuMemSetAccess", address, size, ctypes.byref(access), ctypes.c_size_t(1))
     return address
 
 
 def _arena(address: ctypes.c_uint64, size: int) -> Arena:
     return Arena(torch.as_tensor(_Block(address.value, size), device="cuda"))
-
-
-def _driver(function: str, *arguments: Any) -> None:
-    """Call the driver library in torch's context."""
-    _bind(function)(*arguments)
-
-
-def _bind(function: str) -> Callable[..., None]:
-    """Return a function of the driver library that raises MachineryFault on an error."""
-    library = ctypes.CDLL("libcuda.so.1")
-    foreign = library[function]
-
-    def call(*arguments: Any) -> None:
-        if code := foreign(*arguments):
-            text = ctypes.c_char_p()
-            library.cuGetErrorString(code, ctypes.byref(text))
-            raise MachineryFault(f"{function} failed: {(text.value or b'unknown error').decode()} ({code})")
-
-    return call

@@ -1,188 +1,191 @@
-"""Lays out the arena and calls the candidate: writes inputs, takes the time, and reads outputs."""
+"""Lays out the arena and calls the candidate: writes inputs, takes the time, and reads outputs.
+
+A gated call is queued first and waits for its gate. From then on the candidate's processes are stopped until the
+results are copied. A call awake starts when its inputs are written, and its processes run until the results are copied.
+"""
 
 from __future__ import annotations
 
+import random
 import time
-from collections.abc import Collection, Mapping
-from dataclasses import replace
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
 
 from stark_worker.correctness.reference import Case, Reference
-from stark_worker.device.arena import ArenaAllocator, HostMemory, Job, WriteEnd, copy_into, free_bytes, poison
+from stark_worker.device.arena import ArenaAllocator, HostMemory, Job, Pairs, TensorSlot, free_bytes, nbytes, poison
 from stark_worker.device.cuda_arena import DeviceMemory
 from stark_worker.processes.environment import usable_cores
 from stark_worker.processes.workdir import JOB_FILE, SOURCE_FILE
 from stark_worker.protocol.codec import to_json
-from stark_worker.protocol.errors import Failure, Outcome, TaskFault
-from stark_worker.protocol.report import Check
+from stark_worker.protocol.errors import TaskFault
 from stark_worker.protocol.request import EvalRequest
 from stark_worker.referee.candidate import Candidate
-from stark_worker.referee.check import Description
-from stark_worker.timing.device_clock import read_device_ms
-from stark_worker.timing.sample import Sample
+from stark_worker.referee.check import Description, locate
+from stark_worker.timing.measurement import CallTimes
 
-MAX_HOST_BURST, MAX_HOST_BURST_BYTES = 16, 2**28  # calls of one burst, and memory for them
-MAX_DEVICE_BURST, MAX_DEVICE_BURST_BYTES = 64, 2**34
-LAUNCH_TIMEOUT_S = 0.02  # for all launches; a candidate that waits for the device in between exceeds any limit
+LAUNCH_TIMEOUT_S = 0.05  # for all launches of a call; one that waits for the device exceeds any limit
+DONE_TIMEOUT_S, DONE_TIMEOUT_RATIO = 0.2, 10.0  # for a gated call, and as a multiple of its time awake
+MAX_PAUSE_S = 200e-6  # secret, before the probe
+POOL_RATIO, MIN_POOL_BYTES, MAX_POOL_SHARE = 8, 2**30, 0.25  # of a call's bytes, and of the free memory
 
 Message = dict[str, Any]  # from the candidate's process
-Calls = list[tuple[int, int]]  # places and seeds
 
 
 class CallResult(NamedTuple):
-    """Result of one request: its times, the outputs that were read, and the distinct descriptions of results."""
+    """Result of one call: its times, copies of the outputs, the place of its inputs, and a description of results."""
 
-    sample: Sample
-    outputs: list[list[torch.Tensor]]
-    descriptions: list[Description]
+    times: CallTimes
+    outputs: list[torch.Tensor]
+    place: int
+    description: Description
+
+
+class NotGated(Exception):
+    """A call did not run while its process was stopped. The text says why."""
 
 
 class Caller:
     """Calls one candidate in its arena. The run time that its limits leave shrinks with every call."""
 
-    def __init__(
-        self, request: EvalRequest, candidate: Candidate, reference: Reference, cache: str, checks: dict[str, str]
-    ) -> None:
-        self.candidate, self._checks = candidate, checks
+    def __init__(self, request: EvalRequest, candidate: Candidate, reference: Reference, cache: str) -> None:
+        self.candidate = candidate
         self.on_host = reference.device.type == "cpu"
-        self.is_gated = not self.on_host  # calls are launched before their inputs are written
-        self.counts_write_delay = True
         self.time_left_s = request.limits.run_s
-        self.last_place = 0  # the place that was written last
-        self._host_copies: dict[int, list[torch.Tensor]] = {}
+        self.changed_settings: list[str] = []  # numeric settings that the candidate changed
         self.job = job = write_job(request, reference, candidate.folder, cache)
         self._memory: HostMemory | DeviceMemory
         if self.on_host:
             self._memory = HostMemory(candidate.arena, job.size)
         else:
             self._memory = DeviceMemory(job.size, request.flushes_cache)
-        arena = self._memory.arena
+        self.arena = arena = self._memory.arena
         self.inputs = [arena.views(slots) for slots in job.inputs]
-        self._outputs = [arena.views(slots) for slots in job.outputs]
+        self._slots = arena.views(job.outputs)
+        self._copies = [
+            torch.empty_strided(slot.shape, slot.stride(), dtype=slot.dtype, device=slot.device) for slot in self._slots
+        ]
         for slot, tensor in zip(job.construct_tensors, reference.construct_tensors, strict=True):
             arena.view(slot).copy_(tensor)
         for name, weight in reference.weights.items():
             arena.view(job.weights[name]).copy_(weight)
 
+    @property
+    def files(self) -> Sequence[int]:
+        """Files by which the candidate's process maps the arena and its gate."""
+        return self._memory.files
+
     def close(self) -> None:
         """End the candidate first: the memory is freed only when no process has it open."""
         self.candidate.close()
-        self.inputs, self._outputs, self._host_copies = [], [], {}
+        self.inputs, self._slots, self._copies = [], [], []
+        del self.arena
         self._memory.close()
 
-    @property
-    def places(self) -> int:
-        """Number of places for inputs and outputs: the greatest burst length."""
-        return len(self.inputs)
+    def call_awake(self, case: Case, is_resumed: bool = False) -> CallResult:
+        """Call the candidate on inputs that are already written.
 
-    @property
-    def files(self) -> list[int]:
-        """Descriptors that the candidate's process needs to open the arena."""
-        return list(self._memory.files)
-
-    def call(self, calls: Calls, inputs: Mapping[int, Case], read: Collection[int] = ()) -> CallResult:
-        """Make one request, and take its time off what the candidate has left.
-
-        ``inputs`` are written to their places. Outputs at the places ``read`` are read as soon as they are handed over.
-        With a gate the candidate launches its work first, and the work waits for the inputs; otherwise the inputs come
-        first. The candidate is stopped while inputs are written, while outputs are read, and between calls.
+        The clock starts before its processes go on, or afterwards if it ``is_resumed``: then it shows the time in which
+        they can work.
         """
-        asked, launch_ms = time.perf_counter(), 0.0
-        until = asked + self.time_left_s
-        if self.is_gated:
-            self.candidate.send(do="call", calls=calls, gate=self._memory.opened + 1)
-            launched = self.candidate.arrives_within("launched", LAUNCH_TIMEOUT_S)
-            launch_ms = (time.perf_counter() - asked) * 1e3
-            self.candidate.pause()
-            begin, writing_ms = self.write(inputs)
+        place = self._choose_place()
+        self._memory.write(self._pairs(place, case), self._slots)
+        if is_resumed:
             self.candidate.resume()
-        else:
-            begin, writing_ms = self.write(inputs)
-            self.candidate.send(do="call", calls=calls, gate=self._memory.opened)
-            launched = self.on_host
-        if not launched:
-            self.candidate.expect("launched", until - time.perf_counter())
-        self.candidate.expect("done", until - time.perf_counter())
+        begin = time.perf_counter()
+        self.candidate.send(do="call", place=place, seed=case.seed, gate=0)
+        self.candidate.expect("done", self.time_left_s)
         done = time.perf_counter()
-        message = self.candidate.expect("copied" if self.on_host else "looked", until - done)
+        self._memory.read(self._from(self._slots))
         end = time.perf_counter()
-        self.time_left_s -= end - asked
+        message = self.candidate.expect("described", self.time_left_s)
         self.candidate.pause()
-        outputs, own_copy_ms = self._read(read) if read else ([], 0.0)
-        if self.on_host:
-            message = self._await_description()
-        descriptions = self._descriptions(message)
-        sample = Sample(
-            forward_ms=(done - begin) * 1e3,
-            late_ms=(end - done) * 1e3,
-            own_copy_ms=own_copy_ms,
-            device_ms=None if self.on_host else read_device_ms(message.get("device_ms"), len(calls)),
-            length=len(calls),
-            launch_ms=launch_ms,
-            writing_ms=writing_ms if self.counts_write_delay else 0.0,
-        )
-        return CallResult(sample, outputs, descriptions)
-
-    def _await_description(self) -> Message:
-        """Wait for the description of results that were already read."""
-        begin = time.perf_counter()
-        self.candidate.resume()
-        message = self.candidate.expect("looked", self.time_left_s)
         self.time_left_s -= time.perf_counter() - begin
+        return self._result(CallTimes((end - begin) * 1e3, (done - begin) * 1e3), place, message)
+
+    def call_gated(self, case: Case, typical_s: float = 0.0, do: str = "call") -> CallResult:
+        """Call the candidate while it is stopped; raise ``NotGated`` if its work does not run then."""
+        assert isinstance(self._memory, DeviceMemory)
+        memory, gate, place = self._memory, self._memory.gate, self._choose_place()
+        asked = time.perf_counter()
+        self.candidate.send(do=do, place=place, seed=case.seed, gate=gate.opened + 1)
+        message = self.candidate.arrives_within("launched", LAUNCH_TIMEOUT_S)
+        launched = time.perf_counter()
+        if message is None:
+            self._let_go("launched")
+            raise NotGated(f"forward() did not return within {LAUNCH_TIMEOUT_S:.2f} s while its work had to wait")
         self.candidate.pause()
-        return message
-
-    def _descriptions(self, message: Message) -> list[Description]:
-        descriptions, changed = message.get("looks"), message.get("changed")
-        if not isinstance(descriptions, list) or not all(isinstance(each, dict) for each in descriptions):
-            raise Failure(Outcome.REJECTED, "The results were not described.", "forged_message")
-        if changed:
-            self._checks[Check.PRECISION] = f"the candidate changed {str(changed)[:200]}; reset before every call"
-        return descriptions
-
-    def write(self, inputs: Mapping[int, Case]) -> WriteEnd:
-        """Write inputs to their places and poison the outputs there."""
-
-        def write() -> None:
-            for place, case in inputs.items():
-                self._write(place, case)
-
-        return self._memory.begin(write)
-
-    def _write(self, place: int, case: Case) -> None:
-        inputs = self.inputs[place]
-        if [(t.shape, t.dtype) for t in case.inputs] != [(view.shape, view.dtype) for view in inputs]:
-            raise TaskFault("get_inputs() returns other shapes or types from call to call; they have to stay the same.")
-        for view, tensor in zip(inputs, case.inputs, strict=True):
-            self._memory.write(view, tensor)
-        for view in self._outputs[place]:
+        results = locate(message, self.job, self.arena)
+        writing_ms = memory.write(self._pairs(place, case), results)
+        _pause()
+        probe_ms = memory.probe()
+        begin = gate.open()
+        done = gate.await_done(begin + max(DONE_TIMEOUT_S, DONE_TIMEOUT_RATIO * typical_s))
+        if done is None:
+            self._let_go()
+            raise NotGated("the work did not end while its process was stopped")
+        memory.read(self._from(results))
+        end = time.perf_counter()
+        for view in results:
             poison(view)
-        self.last_place = place
+        self.time_left_s -= end - asked
+        times = CallTimes((end - begin) * 1e3, (done - begin) * 1e3, (launched - asked) * 1e3, writing_ms, probe_ms)
+        return self._result(times, place, message)
 
-    def _read(self, places: Collection[int]) -> tuple[list[list[torch.Tensor]], float]:
-        """Copy the outputs at some places; return them and the time it took."""
+    def _let_go(self, *expected: str) -> None:
+        """Open the gate and wait awake for what a gated call left behind."""
+        assert isinstance(self._memory, DeviceMemory)
         begin = time.perf_counter()
-        outputs = [self._copy_outputs(place) for place in places]
-        self._memory.wait()
-        return outputs, (time.perf_counter() - begin) * 1e3
+        if expected:
+            self._memory.gate.open()
+        for did in expected:
+            self.candidate.expect(did, self.time_left_s)
+        self.candidate.send(do="wait")
+        self.candidate.expect("waited", self.time_left_s)
+        self.candidate.pause()
+        self.time_left_s -= time.perf_counter() - begin
 
-    def _copy_outputs(self, place: int) -> list[torch.Tensor]:
-        """Copy the outputs at a place. On the host reuse the memory, so that only the copy takes time."""
-        if not self.on_host:
-            return [output.clone() for output in self._outputs[place]]
-        if place not in self._host_copies:
-            self._host_copies[place] = [output.clone() for output in self._outputs[place]]
-        for mine, output in zip(self._host_copies[place], self._outputs[place], strict=True):
-            copy_into(mine, output)
-        return self._host_copies[place]
+    def _choose_place(self) -> int:
+        return random.SystemRandom().randrange(len(self.inputs))
+
+    def _pairs(self, place: int, case: Case) -> Pairs:
+        views = self.inputs[place]
+        if [(t.shape, t.dtype) for t in case.inputs] != [(view.shape, view.dtype) for view in views]:
+            raise TaskFault("get_inputs() returns other shapes or types from call to call; they have to stay the same.")
+        return list(zip(views, case.inputs, strict=True))
+
+    def _from(self, views: Sequence[torch.Tensor]) -> Pairs:
+        """Pair own memory with outputs, laid out as they are: a result may be dense in another order than its slot."""
+        for number, view in enumerate(views):
+            if self._copies[number].stride() != view.stride():
+                self._copies[number] = torch.empty_strided(
+                    view.shape, view.stride(), dtype=view.dtype, device=view.device
+                )
+        return list(zip(self._copies, views, strict=True))
+
+    def _result(self, times: CallTimes, place: int, message: Message) -> CallResult:
+        if changed := message.get("changed"):
+            self.changed_settings = [str(changed)[:200]]
+        return CallResult(times, self._copies, place, message)
+
+
+def _pause() -> None:
+    """Spin for a secret time, so that work that starts late before the gate meets the probe."""
+    until = time.perf_counter() + random.SystemRandom().uniform(0.0, MAX_PAUSE_S)
+    while time.perf_counter() < until:
+        pass
 
 
 def write_job(request: EvalRequest, reference: Reference, folder: Path, cache: str) -> Job:
     """Lay out the arena, and write the job and the source to the candidate's folder."""
     layout, device = ArenaAllocator(), reference.device.type
+    construct_tensors = layout.place_all(reference.construct_tensors)
+    weights = {name: layout.place(weight) for name, weight in reference.weights.items()}
+    outputs = layout.place_all(reference.outputs)
+    inputs = _place_inputs(reference, layout)
+    pool_offset = layout.size
     job = Job(
         entry=request.entry,
         device=device,
@@ -194,27 +197,27 @@ def write_job(request: EvalRequest, reference: Reference, folder: Path, cache: s
         cache=cache,
         nontrivial=reference.nontrivial,
         construct=reference.construct,
-        construct_tensors=layout.place_all(reference.construct_tensors),
-        weights={name: layout.place(weight) for name, weight in reference.weights.items()},
+        construct_tensors=construct_tensors,
+        weights=weights,
         arguments=reference.arguments,
-        inputs=(layout.place_all(reference.first.inputs),),
-        outputs=(layout.place_all(reference.outputs),),
-        size=layout.size,  # last, when all places are known
+        inputs=inputs,
+        outputs=outputs,
+        is_written=tuple(reference.writes_output),
+        pool_offset=pool_offset,
+        size=pool_offset + (0 if device == "cpu" else _pool_bytes(reference)),
     )
-    job = add_burst_places(job, reference, layout)
     (folder / JOB_FILE).write_text(to_json(job), encoding="utf-8")
     (folder / SOURCE_FILE).write_text(request.candidate_source, encoding="utf-8")
     return job
 
 
-def add_burst_places(job: Job, reference: Reference, layout: ArenaAllocator) -> Job:
-    """Add places for bursts, each with its own inputs and outputs; none if these are huge."""
-    one = layout.size - job.inputs[0][0].offset if job.inputs[0] else layout.size
-    on_host = job.device == "cpu"
-    most, room = (MAX_HOST_BURST, MAX_HOST_BURST_BYTES) if on_host else (MAX_DEVICE_BURST, MAX_DEVICE_BURST_BYTES)
-    more = min(min(room, free_bytes(reference.device) // 8) // one, most) - 1
-    inputs, outputs = list(job.inputs), list(job.outputs)
-    for _ in range(more):
-        inputs.append(layout.place_all(reference.first.inputs))
-        outputs.append(layout.place_all(reference.outputs))
-    return replace(job, inputs=tuple(inputs), outputs=tuple(outputs), size=layout.size)
+def _place_inputs(reference: Reference, layout: ArenaAllocator) -> tuple[tuple[TensorSlot, ...], ...]:
+    """Give the inputs two places, or one if they are huge."""
+    size = sum(map(nbytes, reference.first.inputs))
+    places = 2 if size <= free_bytes(reference.device) // 8 else 1
+    return tuple(layout.place_all(reference.first.inputs) for _ in range(places))
+
+
+def _pool_bytes(reference: Reference) -> int:
+    wanted = max(POOL_RATIO * reference.call_bytes, MIN_POOL_BYTES)
+    return int(min(wanted, MAX_POOL_SHARE * free_bytes(reference.device)))

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import copy
+import itertools
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -12,7 +14,7 @@ from stark_worker.correctness.model import forward
 from stark_worker.correctness.nested import Layout, layout, structure, unpack
 from stark_worker.correctness.reference import OWN_DISTRIBUTION, Case, Reference
 from stark_worker.correctness.rounding import find_difference
-from stark_worker.device.arena import Job, nbytes
+from stark_worker.device.arena import Arena, Job, TensorSlot, nbytes
 from stark_worker.protocol.errors import Failure, Outcome
 from stark_worker.protocol.logs import cut
 from stark_worker.protocol.request import Score
@@ -35,7 +37,7 @@ class OutputChecker:
         """Refuse results of a wrong type or structure. This helps the log: uncopied outputs are still NaN."""
         if description.get("plain") is not True:
             raise self._wrong("The outputs have to be plain torch tensors.")
-        expected = [f"{slot.dtype}{list(slot.shape)}" for slot in self._job.outputs[0]]
+        expected = [f"{slot.dtype}{list(slot.shape)}" for slot in self._job.outputs]
         if description.get("kinds") != expected:
             raise self._wrong(f"The outputs are {description.get('kinds')}, expected {expected}.")
         if structure(str(description.get("structure"))) != self._reference.structure:
@@ -50,7 +52,7 @@ class OutputChecker:
         """
         try:
             layouts = [Layout(tuple(one["stride"]), bool(one["shares"])) for one in reported]
-            pairs = list(zip(self._job.outputs[0], layouts, self._reference.layouts, strict=True))
+            pairs = list(zip(self._job.outputs, layouts, self._reference.layouts, strict=True))
         except (TypeError, KeyError, ValueError):
             log = "The layouts of the results were not reported."
             raise Failure(Outcome.REJECTED, log, "forged_message") from None
@@ -124,3 +126,30 @@ class OutputChecker:
                 " both constructors draw them in the same order."
             )
         return Failure(Outcome.WRONG_RESULT, cut(log))  # parts of it come from the candidate's process
+
+
+def locate(description: Description, job: Job, arena: Arena) -> list[torch.Tensor]:
+    """Return views of the results where the candidate's process says that they lie: in their slots or in the pool."""
+    offsets, layouts = description.get("offsets"), description.get("layouts")
+    if not isinstance(offsets, list) or not isinstance(layouts, list) or len(offsets) != len(job.outputs):
+        raise Failure(Outcome.REJECTED, "The places of the results were not reported.", "forged_message")
+    layouts += [None] * len(offsets)
+    slots = [_bounded(*each, job) for each in zip(job.outputs, offsets, layouts, strict=False)]
+    views = arena.views(slots)
+    ranges = sorted((slot.offset, slot.offset + nbytes(view)) for slot, view in zip(slots, views, strict=True))
+    if any(end > begin for (_, end), (begin, _) in itertools.pairwise(ranges)):
+        raise Failure(Outcome.REJECTED, "Results lie on top of each other.", "forged_message")
+    return views
+
+
+def _bounded(slot: TensorSlot, offset: Any, reported: Any, job: Job) -> TensorSlot:
+    """Return the place of a result. Its layout is the slot's or the usual dense one; no other is believed."""
+    if offset == slot.offset:
+        return slot
+    empty = torch.empty(slot.shape, dtype=getattr(torch, slot.dtype), device="meta")
+    inside = type(offset) is int and job.pool_offset <= offset <= job.size - nbytes(empty)
+    if not inside or offset % empty.element_size():
+        log = f"A result cannot lie at {str(offset)[:40]}: it is outside the memory of results."
+        raise Failure(Outcome.REJECTED, log, "forged_message")
+    usual = isinstance(reported, dict) and reported.get("stride") == list(layout(empty, []).stride)
+    return replace(slot, offset=offset, stride=tuple(empty.stride()) if usual else slot.stride)

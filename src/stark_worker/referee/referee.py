@@ -27,20 +27,11 @@ from stark_worker.protocol.codec import from_json, to_json
 from stark_worker.protocol.errors import Failure, GpuUnhealthy, MachineryFault, Outcome, TaskFault
 from stark_worker.protocol.isolation import Isolation
 from stark_worker.protocol.logs import cut
-from stark_worker.protocol.report import Check, EvalReport
+from stark_worker.protocol.report import EvalReport
 from stark_worker.protocol.request import EvalRequest, Target
 from stark_worker.referee.candidate import Candidate
-from stark_worker.referee.sampling import opponent_errors_as_machine_faults
+from stark_worker.referee.sampling import measure, opponent_of, prepare
 from stark_worker.referee.shapes import try_other_shapes
-from stark_worker.referee.side_by_side import (
-    add_single_call_excess,
-    choose_opponent_timing,
-    measure_alone,
-    measure_calls,
-    opponent_of,
-    prepare,
-    timings,
-)
 from stark_worker.referee.trial import Trial
 from stark_worker.sandbox.confine import enter_sandbox
 
@@ -149,7 +140,7 @@ def judge(request: EvalRequest, candidates: list[Candidate], reference: Referenc
         for side in [request] if request.opponent_source is None else [request, opponent_of(request)]:
             candidate = candidates.pop(0)
             stack.callback(candidate.close)
-            trials.append(stack.enter_context(Trial(side, candidate, reference, cache, is_opponent=bool(trials))))
+            trials.append(stack.enter_context(Trial(side, candidate, reference, cache)))
         report = _verdict(request, trials, reference)
     if request.is_reference and report.timing is not None:  # all memory is free again
         report = with_degenerate_reasons(report, reference)
@@ -205,17 +196,9 @@ def _report_correct(request: EvalRequest, trials: list[Trial], reference: Refere
     """Check and time the candidate; raise ``Failure`` if it is wrong."""
     trial = trials[0]
     prepare(trial, trials[1:])
-    measurements = measure_calls(trials, reference)
-    timing, *opponents = timings(measurements)
+    timing, *opponents = measure(trials, reference)
     leading = timing.median_ms < request.profile_below_ms
     profile = trial.profile() if leading or request.with_labels else None
-    if opponents and not trial.on_host:
-        trial.end()
-        with opponent_errors_as_machine_faults():
-            measurements[1] = measure_alone(measurements[1], measurements[0], reference)
-            opponents[0], trial.checks[Check.OPPONENT] = choose_opponent_timing(measurements[1], opponents[0])
-    if measurements[0].single_calls:
-        timing = add_single_call_excess(timing, *measurements)
     return EvalReport(
         Outcome.OK,
         timing,

@@ -3,22 +3,23 @@
 from __future__ import annotations
 
 import contextlib
-import math
 import random
 import time
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 from stark_worker.correctness.reference import Reference
+from stark_worker.processes.usage import CpuLoad, busy_warning
 from stark_worker.protocol.errors import Failure, MachineryFault
+from stark_worker.protocol.report import Timing
+from stark_worker.protocol.request import EvalRequest
 from stark_worker.referee.trial import Trial
-from stark_worker.timing.sample import Sample
+from stark_worker.timing.measurement import MAX_DISTURBED
 
-MIN_SAMPLES, SAMPLES_ENOUGH, MAX_SAMPLES = 8, 30, 100  # fewer give no interval of 99 %
-BURSTS_ENOUGH, MAX_BURSTS = 15, 30
-MIN_BURST_SHARE = 0.75  # of the longest burst
-MAX_BURST_RATIO = 2.0  # of burst lengths that are made equal
+MIN_SAMPLES = 8  # fewer give no interval of 99 %
+HOST_SAMPLES, DEVICE_SAMPLES, KERNELBENCH_SAMPLES = (30, 100), (30, 200), (100, 100)  # enough, and most
 SAMPLING_S, SAMPLING_DEVICE_S, MAX_SAMPLING_S = 2.0, 1.0, 10.0
-COMPARED_SHARE, MIN_COMPARED = 0.1, 6  # of huge calls, where not all are compared
+RECHECK_EVERY = 5  # samples
 
 
 @contextlib.contextmanager
@@ -30,61 +31,81 @@ def opponent_errors_as_machine_faults() -> Iterator[None]:
         raise MachineryFault(f"What the candidate is compared with failed: {failure.log}") from failure
 
 
-def measure(trials: Sequence[Trial], reference: Reference) -> list[list[Sample]]:
-    """Take enough samples of each for a stable median, fewer of slow ones.
+def opponent_of(request: EvalRequest) -> EvalRequest:
+    """Return the same request for the opponent's source."""
+    assert request.opponent_source is not None
+    return replace(request, candidate_source=request.opponent_source, entry=request.opponent_entry)
+
+
+def prepare(trial: Trial, opponents: Sequence[Trial]) -> None:
+    """Prepare the opponent first, alone. Then time both gated, or both awake if either cannot be gated."""
+    with opponent_errors_as_machine_faults():
+        for opponent in opponents:
+            opponent.prepare()
+    trial.prepare()
+    trials = [trial, *opponents]
+    why_awake = next((each.why_awake for each in trials if each.why_awake), None)
+    for each in trials:
+        each.restart_clock()
+        each.why_awake = why_awake
+        each.is_gated = not each.on_host and why_awake is None
+
+
+def measure(trials: Sequence[Trial], reference: Reference) -> list[Timing]:
+    """Take enough samples of each for a stable median, fewer of slow ones, and return their timings.
 
     Two take turns on the same inputs, so that a slow machine slows both.
     """
-    equalise_bursts(trials)
-    samples: list[list[Sample]] = [[] for _ in trials]
+    load = _cpu_load(trials)
     began = time.monotonic()
-    while not _has_enough(trials, len(samples[0]), spent_s := time.monotonic() - began):
-        left = 1 if spent_s > MAX_SAMPLING_S * len(trials) else SAMPLES_ENOUGH - len(samples[0])
-        share = random.SystemRandom().uniform(MIN_BURST_SHARE, 1.0)  # no candidate can foresee which call is the last
-        lengths = [math.ceil(share * trial.burst) for trial in trials]
-        take_turns(trials, samples, reference, lengths, max(_share_compared(trial, left) for trial in trials))
-    return samples
+    while not _has_enough(trials[0], len(trials), time.monotonic() - began):
+        _take_turns(trials, reference)
+    if load and (busy := busy_warning(load.busy_cores())):
+        trials[0].busy_warning = busy
+    timing = trials[0].timing()
+    with opponent_errors_as_machine_faults():
+        # An opponent has no doubt of its own: it gains nothing if it hides work.
+        return [timing, *(replace(each.timing(), unsure_ms=0.0) for each in trials[1:])]
 
 
-def take_turns(
-    trials: Sequence[Trial], samples: list[list[Sample]], reference: Reference, lengths: list[int], share: float
-) -> None:
-    """Take one more sample of each on the same inputs, in random order; of huge calls compare a ``share``."""
-    cases = reference.timed_inputs(max(lengths)) if reference.is_huge else reference.timed_cases(max(lengths))
-    turns = list(zip(trials, samples, lengths, strict=True))
-    random.SystemRandom().shuffle(turns)
-    for trial, taken, length in turns:
-        with contextlib.nullcontext() if trial is trials[0] else opponent_errors_as_machine_faults():
-            taken.append(trial.call_checked(cases[:length], share=share))
+def _take_turns(trials: Sequence[Trial], reference: Reference) -> None:
+    """Take one more sample of each on the same inputs, in random order. A disturbed sample of one drops both.
 
-
-def equalise_bursts(trials: Sequence[Trial]) -> None:
-    """Use equal burst lengths, so that waking up costs the same, unless one side is more than twice as slow.
-
-    On the host a side that reuses its output memory has single calls whatever its speed: then both have.
+    It counts against the candidate, whoever's turn it was: an opponent is never held up when it is alone.
     """
-    shortest, longest = min(trial.burst for trial in trials), max(trial.burst for trial in trials)
-    if longest <= MAX_BURST_RATIO * shortest or any(trial.on_host and trial.reuses_output_memory for trial in trials):
-        for trial in trials:
-            trial.burst = shortest
+    case = (reference.timed_inputs(1) if reference.is_huge else reference.timed_cases(1))[0]
+    turns = list(trials)
+    random.SystemRandom().shuffle(turns)
+    taken = []
+    for trial in turns:
+        with contextlib.nullcontext() if trial is trials[0] else opponent_errors_as_machine_faults():
+            taken.append((trial, trial.time_call(case)))
+    if any(times is None for _, times in taken):
+        trials[0].disturbed += 1
+        return
+    for trial, times in taken:
+        assert times is not None
+        trial.times.append(times)
+    if len(trials) > 1 and trials[0].is_gated and len(trials[0].times) % RECHECK_EVERY == 0:
+        trials[-1].recheck(reference.timed_inputs(1)[0])
+        trials[0].rechecked = trials[-1].rechecked
 
 
-def _has_enough(trials: Sequence[Trial], count: int, spent_s: float) -> bool:
+def _has_enough(trial: Trial, sides: int, spent_s: float) -> bool:
     """True if so many samples suffice; the score ``kernelbench`` takes as many as KernelBench if it can."""
-    in_bursts = any(trial.burst > 1 for trial in trials)
-    wanted, most = (BURSTS_ENOUGH, MAX_BURSTS) if in_bursts else (SAMPLES_ENOUGH, MAX_SAMPLES)
-    if any(trial.compared < min(MIN_COMPARED, count) for trial in trials):
-        return False
-    if count >= most:
+    count = len(trial.times)
+    enough, most = HOST_SAMPLES if trial.on_host else KERNELBENCH_SAMPLES if trial.is_kernelbench else DEVICE_SAMPLES
+    if count >= most or trial.disturbed > MAX_DISTURBED + count:
         return True
-    if trials[0].is_kernelbench and not in_bursts and not trials[0].on_host:
-        wanted = most
-    if spent_s > MAX_SAMPLING_S * len(trials):
-        wanted = MIN_SAMPLES
-    least_s = SAMPLING_S if trials[0].on_host else SAMPLING_DEVICE_S
-    return count >= wanted and spent_s > least_s * len(trials)
+    if spent_s > MAX_SAMPLING_S * sides:
+        enough = MIN_SAMPLES
+    least_s = SAMPLING_S if trial.on_host else SAMPLING_DEVICE_S
+    return count >= enough and spent_s > least_s * sides
 
 
-def _share_compared(trial: Trial, left: int) -> float:
-    """Return the share of unanswered calls to compare, so that enough are compared in the end."""
-    return max(COMPARED_SHARE, (MIN_COMPARED - trial.compared) / max(left, 1))
+def _cpu_load(trials: Sequence[Trial]) -> CpuLoad | None:
+    """Measure the CPU load of other processes; None if the trials' own processes cannot be seen."""
+    candidates = [trial.candidate for trial in trials if trial.on_host and trial.candidate.is_visible]
+    if len(candidates) < len(trials):
+        return None
+    return CpuLoad(lambda: time.process_time() + sum(candidate.cpu_s() for candidate in candidates))

@@ -1,61 +1,64 @@
 """The trial of one candidate: checks its outputs and times its calls.
 
-Every call gets new inputs in the arena and poisoned outputs. The clock runs from there to "done"; then the outputs are
-read and compared. Comparing huge outputs takes far longer than computing them, so only some timed calls are compared.
-Which ones is drawn after the call. Warm-up calls repeat their inputs and are not compared; nothing depends on them.
+Every call gets inputs that no call had before, and its outputs are compared. Nothing about a call reveals its purpose:
+checks, warm-ups and timed calls are the same to the candidate. Comparing huge outputs takes far longer than computing
+them, so only some calls are compared there. Which ones is drawn after the call.
 """
 
 from __future__ import annotations
 
 import random
 import statistics
-from collections.abc import Iterable, Sequence
-
-import torch
+import time
+from collections.abc import Iterable
 
 from stark_worker.correctness.reference import Case, Reference
 from stark_worker.correctness.weights import WeightSource
 from stark_worker.device import cuda
 from stark_worker.device.arena import nbytes
-from stark_worker.protocol.errors import Failure, Outcome
+from stark_worker.protocol.codec import ProtocolError, from_data
+from stark_worker.protocol.errors import Failure, MachineryFault, Outcome, SandboxTooWeak
 from stark_worker.protocol.isolation import Isolation
 from stark_worker.protocol.report import Check, Labels, Timing
 from stark_worker.protocol.request import EvalRequest, Score
-from stark_worker.referee.calibration import LARGE_CALL_BYTES, calibrate, empty_requests, repeat_last_call
-from stark_worker.referee.calls import LAUNCH_TIMEOUT_S, Caller, Message
-from stark_worker.referee.candidate import Candidate
+from stark_worker.referee.calls import Caller, CallResult, Message, NotGated
+from stark_worker.referee.candidate import NOT_STARTED, START_S, Candidate
 from stark_worker.referee.check import OutputChecker
 from stark_worker.referee.labels import kernels_of, read_number
-from stark_worker.timing.device_clock import confirmed_device_times, median_device_ms
-from stark_worker.timing.sample import Sample
+from stark_worker.timing.measurement import Calibration, CallTimes, Measurement, describe_times, timing_of
 
-MIN_BURST_GROWTH = 1.5  # a burst that is longer by less than this factor is not tried
 PROFILE_S = 30.0
 MAX_PEAK_BYTES = 2**50  # a larger number from the candidate's process is nonsense
 WEIGHTS = {WeightSource.NAME: "copied by name", WeightSource.SEED: "by seed and order"}
+EMPTY_CALLS, EMPTY_GATED_CALLS, EMPTY_CALLS_HUGE = 10, 30, 5
+LARGE_CALL_BYTES = 2**28  # of inputs and outputs; from here on cases are drawn one by one
+MAX_WARM_UPS, WARM_UP_S, WARM_UP_DEVICE_S = 100, 1.0, 0.05
+GATE_TRIES = 3  # the first may still load a kernel
+GROUP, FAST_SHARE = 5, 0.9  # of huge calls one in a group is compared, and each that is faster than this share
+RANDOM_TASK = "the task draws random numbers, and a seed must not be known before the inputs"
 
 
 class Trial:
     """Checks and times one candidate."""
 
-    def __init__(
-        self, request: EvalRequest, candidate: Candidate, reference: Reference, cache: str, is_opponent: bool = False
-    ) -> None:
-        self._is_opponent = is_opponent
+    def __init__(self, request: EvalRequest, candidate: Candidate, reference: Reference, cache: str) -> None:
         self.seeds = {"weights": reference.construct_seed}
         self.on_host, self.is_loaded = reference.device.type == "cpu", False
         self.checks: dict[str, str] = {} if self.on_host else {Check.ARITHMETIC: request.arithmetic}
         self.isolation: Isolation | None = None
         self.busy_warning: str | None = None
         self.is_kernelbench = request.score is Score.KERNELBENCH
-        self.burst = 1  # the greatest number of calls of a sample
-        self.reuses_output_memory = False  # returns the same memory every time, so bursts are not possible
-        self._warm_ups = 0
-        self.compared = 0  # timed calls
+        self.is_gated = False  # calls are queued before their inputs are written
+        self.why_awake: str | None = None  # on a GPU
+        self.times: list[CallTimes] = []  # of timed calls
+        self.rechecked: list[CallTimes] = []  # of empty calls in turns with them
+        self.disturbed = 0  # timed calls that do not count
+        self._warm_ups, self._first_call_ms, self._typical_s = 0, 0.0, 0.0
         self.candidate = candidate
         self._request, self._reference = request, reference
-        self._caller = Caller(request, candidate, reference, cache, self.checks)
+        self._caller = Caller(request, candidate, reference, cache)
         self._checker = OutputChecker(self._caller.job, reference)
+        self._selection = Selection()
 
     def __enter__(self) -> Trial:
         return self
@@ -63,48 +66,75 @@ class Trial:
     def __exit__(self, *_: object) -> None:
         self._caller.close()
 
-    @property
-    def is_gated(self) -> bool:
-        """True if calls are launched before their inputs are written."""
-        return self._caller.is_gated
-
-    def check(self) -> None:
-        """Load the candidate and compare its results, without timing it."""
-        self.isolation, self._overhead = calibrate(self._caller, self._reference)
-        self.checks[Check.HANDSHAKE] = f"{self._overhead.single_ms:.3f}"
+    def check(self, timed: bool = False) -> None:
+        """Load the candidate and compare its results. ``timed`` measures empty calls first, as timing needs them."""
+        self._calibrate(timed)
         footprint = self.candidate.footprint() if self.on_host else None
-        samples: list[Sample] = []
+        count = 0
         for case in self._build():
-            samples.append(self.call_checked([case], again=len(samples) % 2 == 1))
-            self.seeds[f"{len(samples)} {case.name}"] = case.input_seed
-            self.seeds[f"{len(samples)} the call"] = case.seed
+            times = self._compared(self._caller.call_awake(case), case)
+            self._first_call_ms = self._first_call_ms or times.total_ms
+            self._typical_s, count = times.total_ms / 1e3, count + 1
+            self.seeds[f"{count} {case.name}"] = case.input_seed
+            self.seeds[f"{count} the call"] = case.seed
             del case  # before the next one is drawn
-        self._first_call_ms = samples[0].launch_ms + samples[0].forward_ms
         self._extra_bytes = footprint.extra_bytes() if footprint else None
         exact = "double precision" if self._reference.exact else "the task's own precision"
-        self.checks[Check.CORRECTNESS] = f"{len(samples)} input sets against a reference in {exact}"
+        self.checks[Check.CORRECTNESS] = f"{count} input sets against a reference in {exact}"
 
     def prepare(self) -> None:
         """Do everything before the timed calls; raise ``Failure`` if the candidate fails."""
-        self.check()
-        wanted = self._overhead.burst_length(self._warm_up(), self._caller.places)
-        self.burst = self._longest_burst(wanted)
-        self.recalibrate()
-        self.compared = 0
-
-    def recalibrate(self) -> None:
-        """Measure the overhead of a burst again: it depends on the other processes on the device."""
-        if self.burst > 1 and not self.on_host:
-            self._overhead = self._overhead.with_candidate(empty_requests(self._caller, self._reference, []))
-
-    def cap_overhead_at(self, opponent: Trial) -> None:
-        """Take no more overhead off a burst than off the opponent's: the candidate's process can lengthen its own."""
-        self._overhead = self._overhead.cap_loaded_at(opponent._overhead)
+        self.check(timed=True)
+        self._warm_up()
+        if not self.on_host:
+            self._try_gate()
 
     def restart_clock(self) -> None:
-        """Reset the time left and recalibrate, after another process came or went."""
+        """Reset the time left, after the other side of a comparison was prepared."""
         self._caller.time_left_s = self._request.limits.run_s
-        self.recalibrate()
+
+    def time_call(self, case: Case) -> CallTimes | None:
+        """Call the candidate and compare its outputs; None if the call was disturbed and must be repeated."""
+        if not self.is_gated:
+            return self._compared(self._caller.call_awake(case), case)
+        try:
+            times = self._compared(self._caller.call_gated(case, self._typical_s), case)
+        except NotGated:
+            return None
+        return None if self._empty_gated.is_disturbed(times) else times
+
+    def recheck(self, case: Case) -> None:
+        """Make an empty call in this process, to see if what is taken off still holds. For a trusted opponent alone."""
+        try:
+            self.rechecked.append(self._caller.call_gated(case, do="empty").times)
+        except NotGated as error:
+            raise MachineryFault(f"An empty call in turns with the candidate failed: {error}") from error
+
+    def timing(self) -> Timing:
+        """Return the times that count, and record their origin."""
+        measured = Measurement(
+            self.is_gated,
+            self._empty_gated if self.is_gated else self._empty,
+            tuple(self.times),
+            self.disturbed,
+            tuple(self.rechecked),
+        )
+        timing = timing_of(measured)
+        compared = "some of them, drawn afterwards," if self._reference.is_huge else "all"
+        awake = f"; awake, because {self.why_awake}" if self.why_awake else ""
+        self.checks[Check.TIMING] = (
+            f"{len(self.times)} calls on new inputs after {self._warm_ups} to warm up, {compared} compared{awake}"
+        )
+        self.checks[Check.CLOCKS] = describe_times(measured)
+        if not self.on_host:
+            self.checks[Check.CACHE] = cuda.describe_cache(self._request.flushes_cache)
+            self._refuse_impossible(timing.median_ms)
+        return timing
+
+    def _refuse_impossible(self, took_ms: float) -> None:
+        if took_ms < (floor_ms := cuda.floor_ms(self._checker.written_bytes)):
+            log = f"It took {took_ms:.4f} ms; this device needs {floor_ms:.4f} ms only to write its outputs."
+            raise Failure(Outcome.REJECTED, log, "impossible_time")
 
     def labels(self, profile: Message | None) -> Labels:
         """Return the labels of the kernel; ``profile`` is its own process's answer."""
@@ -130,6 +160,40 @@ class Trial:
         except Failure:
             return None
 
+    def end(self) -> None:
+        """End the candidate's processes, on the host and on the device."""
+        self.candidate.close()
+
+    def _calibrate(self, timed: bool) -> None:
+        """Open the arena in the candidate's process and measure empty calls. A failure here is the machine's."""
+        try:
+            self.candidate.send(do="prepare", files=self._caller.files)
+            ready = self.candidate.expect("ready", START_S)
+            if "refused" in ready:
+                raise SandboxTooWeak(str(ready["refused"]))
+            self.isolation = from_data(Isolation, ready.get("isolation"))
+            if timed:
+                self._measure_empty_calls()
+        except (Failure, ProtocolError, NotGated) as failure:
+            raise MachineryFault(f"{NOT_STARTED} {failure}") from failure
+
+    def _measure_empty_calls(self) -> None:
+        is_large = self._reference.call_bytes >= LARGE_CALL_BYTES
+        self._empty = self._empty_calls(EMPTY_CALLS_HUGE if is_large else EMPTY_CALLS, gated=False)
+        self.checks[Check.HANDSHAKE] = f"{self._empty.done_ms:.3f}"
+        if not self.on_host:
+            self._empty_gated = self._empty_calls(EMPTY_CALLS if is_large else EMPTY_GATED_CALLS, gated=True)
+            self._empty_gated.require_switch()
+
+    def _empty_calls(self, count: int, gated: bool) -> Calibration:
+        """Make calls that compute nothing, with the same preparations as real ones, on inputs never used again."""
+        calls = []
+        for _ in range(count + 1):
+            case = self._reference.timed_inputs(1)[0]
+            called = self._caller.call_gated(case) if gated else self._caller.call_awake(case, is_resumed=True)
+            calls.append(called.times)
+        return Calibration(tuple(calls[1:]))  # the first one touches new memory
+
     def _build(self) -> Iterable[Case]:
         """Let the process load the candidate, and draw cases in the meantime."""
         self.candidate.clear_output()  # printed before the candidate was loaded
@@ -140,124 +204,68 @@ class Trial:
         loaded = self.candidate.expect("loaded", self._request.limits.build_s)
         self.candidate.pause()
         self.is_loaded = True
-        self._caller.counts_write_delay = not self._is_opponent  # an opponent gains nothing if it is held up
         source = WeightSource.NAME if loaded.get("weights") == WeightSource.NAME else WeightSource.SEED
         self.checks[Check.WEIGHTS] = WEIGHTS[source]
         self._checker.weights_by_seed = source is WeightSource.SEED
         return cases
 
-    def end(self) -> None:
-        """End the candidate's processes, on the host and on the device."""
-        self.candidate.close()
+    def _warm_up(self) -> None:
+        """Call the candidate until it is warm. The last time awake bounds how long a gated call may take."""
+        until = time.monotonic() + (WARM_UP_S if self.on_host else WARM_UP_DEVICE_S)
+        while self._warm_ups < 1 or (self._warm_ups < MAX_WARM_UPS and time.monotonic() < until):
+            case = self._draw()
+            self._typical_s = self._compared(self._caller.call_awake(case), case).total_ms / 1e3
+            self._warm_ups += 1
 
-    def _warm_up(self) -> list[Sample]:
-        """Warm up. If the candidate waits for the device in forward(), write its inputs first from now on."""
-        samples = self._repeat()
-        if self.is_gated and all(sample.launch_ms >= LAUNCH_TIMEOUT_S * 1e3 for sample in samples):
-            self._caller.is_gated, self._overhead = False, self._overhead.without_gate()
-            samples = self._repeat()
-        return samples
-
-    def _repeat(self) -> list[Sample]:
-        """Return the second half of some calls on the same inputs."""
-        samples = repeat_last_call(self._caller)
-        self._warm_ups = len(samples)
-        return samples[len(samples) // 2 :]
-
-    def _longest_burst(self, wanted: int) -> int:
-        """Find the burst length: start from the estimate of single calls, and try more if calls are faster in bursts.
-
-        It is 1 if later calls overwrite results: a candidate may return the same memory every time. It is shorter if
-        the device does not queue so many launches.
-        """
-        good, most = 1, self._caller.places
-        while wanted > good:
+    def _try_gate(self) -> None:
+        """Find out if calls can be gated. If not, ``why_awake`` says why."""
+        if self._reference.is_random:
+            self.why_awake = RANDOM_TASK
+            return
+        for _ in range(GATE_TRIES):
+            case = self._draw()
             try:
-                for _ in range(1 if self.on_host else 2):  # the first may also allocate memory
-                    sample = self.call_checked(self._reference.own_cases(wanted))
-            except Failure as failure:
-                if failure.outcome is not Outcome.WRONG_RESULT:
-                    raise
-                self.reuses_output_memory = True
-                return good
-            if sample.launch_ms < LAUNCH_TIMEOUT_S * 1e3:
-                good = wanted
-                longer = self._overhead.burst_length([sample], most)
-                wanted = longer if longer >= MIN_BURST_GROWTH * good else good
+                self._compared(self._caller.call_gated(case, self._typical_s), case)
+            except NotGated as reason:
+                self.why_awake = str(reason)
             else:
-                wanted = most = wanted // 2
-        return good
+                self.why_awake = None
+                return
 
-    def typical_ms(self, samples: list[Sample]) -> float:
-        """Return the median time of one call by the referee's clock."""
-        return self._overhead.typical_ms(samples)
+    def _draw(self) -> Case:
+        reference = self._reference
+        return (reference.timed_inputs(1) if reference.is_huge else reference.timed_cases(1))[0]
 
-    def confirms(self, samples: list[Sample]) -> bool:
-        """True if the referee's clock can confirm the device's for these samples."""
-        return self._overhead.confirms(samples)
+    def _compared(self, called: CallResult, case: Case) -> CallTimes:
+        """Check the results of a call, and return its times. Of huge calls only the chosen ones are compared."""
+        self._checker.check_description(called.description)
+        if self._caller.changed_settings:
+            changed = self._caller.changed_settings[0]
+            self.checks[Check.PRECISION] = f"the candidate changed {changed}; reset before every call"
+        if case.expected or self._selection.is_chosen(called.times.total_ms):
+            answered = case if case.expected else self._reference.answer(case)
+            if answered is not None:  # otherwise the reference has no answer there
+                self._checker.compare(answered, called.outputs)
+                self._checker.compare_inputs(answered, self._caller.inputs[called.place])
+        return called.times
 
-    def timing(self, samples: list[Sample], confirmed: bool, equal_bursts: bool = True) -> Timing:
-        """Return the times that count, and record their origin. ``confirmed`` lets the device's clock count.
 
-        ``equal_bursts`` is True if the opponent's bursts have the same length.
-        """
-        overhead = self._overhead
-        calls = sum(sample.length for sample in samples)
-        compared = "a random part of them" if self._reference.is_huge else "all"
-        self.checks[Check.TIMING] = (
-            f"{calls} calls on new inputs after {self._warm_ups} to warm up, {compared} compared"
-        )
-        if self.burst > 1:
-            self.checks[Check.TIMING] += f", in {len(samples)} bursts"
-        outside = tuple(map(overhead.per_call_ms, samples))
-        return Timing(outside) if self.on_host else self._device_timing(samples, outside, confirmed, equal_bursts)
+class Selection:
+    """Chooses after each huge call if it is compared: at least one in every group, and every fast one."""
 
-    def _device_timing(
-        self, samples: list[Sample], outside: tuple[float, ...], confirmed: bool, equal_bursts: bool
-    ) -> Timing:
-        """Return the times that count of both clocks of a GPU."""
-        launching = tuple(map(self._overhead.launching_ms, samples))
-        launched = f"launching {max(statistics.median(launching), 0.0):.4f} ms more than can be hidden"
-        self.checks[Check.CLOCKS] = (
-            f"device {median_device_ms(samples):.4f} ms, referee {statistics.median(outside):.4f} ms,"
-            f" {launched if self.is_gated else 'launching included'}, per call"
-        )
-        written_ms = statistics.median(sample.writing_ms for sample in samples)
-        held_up_ms = statistics.median(map(self._overhead.held_up_ms, samples))
-        self.checks[Check.INPUTS] = (
-            f"written in {written_ms:.3f} ms while the candidate was stopped; its work held that up {held_up_ms:.3f} ms"
-        )
-        self.checks[Check.CACHE] = cuda.describe_cache(self._request.flushes_cache, self.burst, self._caller.job.size)
-        device = confirmed_device_times(samples, self._overhead) if confirmed else None
-        at_most = (max(sample.device_ms or 0.0, self._overhead.upper_bound_ms(sample)) for sample in samples)
-        times = (device or outside) if confirmed else tuple(at_most)
-        times = tuple(map(max, times, launching))
-        if (took_ms := statistics.median(times)) < (floor_ms := cuda.floor_ms(self._checker.written_bytes)):
-            log = f"It took {took_ms:.4f} ms; this device needs {floor_ms:.4f} ms only to write its outputs."
-            raise Failure(Outcome.REJECTED, log, "impossible_time")
-        return Timing(times, 0.0 if device else self._overhead.unsure_ms(samples, equal_bursts))
+    def __init__(self) -> None:
+        self._left, self._has_chosen = 0, False
+        self._compared_ms: list[float] = []
 
-    def call_checked(self, cases: Sequence[Case], again: bool = False, share: float = 1.0) -> Sample:
-        """Call the candidate once on each case and compare its outputs; of unanswered cases only a ``share``.
-
-        Places are random, except that a single call ``again`` uses the last place, with other inputs.
-        """
-        caller = self._caller
-        places = [caller.last_place] if again else random.SystemRandom().sample(range(caller.places), len(cases))
-        inputs = dict(zip(places, cases, strict=True))
-        called = caller.call([(place, case.seed) for place, case in inputs.items()], inputs, inputs)
-        for description in called.descriptions or [{}]:
-            self._checker.check_description(description)
-        chance = random.SystemRandom()
-        for (place, case), outputs in zip(inputs.items(), called.outputs, strict=True):
-            if case.expected or chance.random() < share:
-                self._compare(place, case, outputs)
-        return called.sample
-
-    def _compare(self, place: int, case: Case, outputs: list[torch.Tensor]) -> None:
-        """Compare a call. Answer an unanswered case first; skip it if the reference has no answer."""
-        answered = case if case.expected else self._reference.answer(case)
-        if answered is not None:
-            self._checker.compare(answered, outputs)
-            self._checker.compare_inputs(answered, self._caller.inputs[place])
-            self.compared += 1
+    def is_chosen(self, total_ms: float) -> bool:
+        """Decide about one call. Earlier choices make a later one no less likely: a candidate may notice them."""
+        if self._left == 0:
+            self._left, self._has_chosen = GROUP, False
+        self._left -= 1
+        is_last = self._left == 0 and not self._has_chosen
+        is_fast = bool(self._compared_ms) and total_ms < FAST_SHARE * statistics.median(self._compared_ms)
+        chosen = is_last or is_fast or random.SystemRandom().random() < 1 / GROUP
+        if chosen:
+            self._has_chosen = True
+            self._compared_ms.append(total_ms)
+        return chosen
