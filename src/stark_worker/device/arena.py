@@ -154,6 +154,10 @@ class HostMemory:
         for view in outputs:
             poison(view)
 
+    def probe(self) -> float:
+        """Return 0: on the host nothing of a stopped candidate runs."""
+        return 0.0
+
     def read(self, copies: Pairs) -> None:
         """Copy outputs in random order, so that a candidate that still writes cannot stay ahead of the copy."""
         parts = [part for mine, view in copies for part in _parts(mine, view)]

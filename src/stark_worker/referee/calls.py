@@ -92,6 +92,7 @@ class Caller:
         """
         place = self._choose_place()
         self._memory.write(self._pairs(place, case), self._slots)
+        self._memory.probe()
         if is_resumed:
             self.candidate.resume()
         begin = time.perf_counter()

@@ -1,0 +1,87 @@
+"""The gate of a call on the GPU: two words in host memory that both processes and the device map.
+
+The candidate's stream waits until the gate word reaches the number of the call, and then does the call's work. Its last
+operation writes the number to the done word. The referee opens the gate and sees the end with its own processor: no
+message is part of a measurement.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import fcntl
+import mmap
+import os
+import time
+
+import torch
+
+from stark_worker.device.arena import PAGE
+from stark_worker.device.driver import bind, driver
+
+DONE = 1024  # bytes from the gate word to the done word; they must not share a line of the cache
+_PORTABLE_AND_MAPPED, _AT_LEAST, _PLAIN_WRITE = 3, 0, 0  # the driver's constants
+
+
+class Gate:
+    """The referee's side. Its numbers rise, so that a gate stays open for the calls before."""
+
+    def __init__(self, page: mmap.mmap) -> None:
+        words = memoryview(page).cast("I")
+        self._gate, self._done = words[:1], words[DONE // 4 : DONE // 4 + 1]
+        self.opened = 0  # the last number
+
+    def open(self) -> float:
+        """Open the gate for the next call; return the time just before."""
+        self.opened += 1
+        gate, number = self._gate, self.opened
+        now = time.perf_counter()
+        gate[0] = number
+        return now
+
+    def await_done(self, until: float) -> float | None:
+        """Spin until the last operation of the call was done; return the time, or None at ``until``."""
+        done, number, clock = self._done, self.opened, time.perf_counter
+        while done[0] != number:
+            if clock() > until:
+                return None
+        return clock()
+
+
+class GateStream:
+    """The candidate's side: queues the wait for the gate and the signal of the end."""
+
+    def __init__(self, descriptor: int) -> None:
+        page = mmap.mmap(descriptor, PAGE)
+        os.close(descriptor)
+        self._page, self._address = page, _register(page)
+        self._wait_value, self._write_value = bind("cuStreamWaitValue32_v2"), bind("cuStreamWriteValue32_v2")
+        self._current_stream = torch.cuda.current_stream
+
+    def await_gate(self, number: int) -> None:
+        """Make the current stream wait until the referee opens this gate."""
+        self._wait_value(self._stream(), ctypes.c_uint64(self._address), ctypes.c_uint32(number), _AT_LEAST)
+
+    def signal_done(self, number: int) -> None:
+        """Make the current stream write the done word."""
+        self._write_value(self._stream(), ctypes.c_uint64(self._address + DONE), ctypes.c_uint32(number), _PLAIN_WRITE)
+
+    def _stream(self) -> ctypes.c_void_p:
+        return ctypes.c_void_p(self._current_stream().cuda_stream)
+
+
+def open_gate(held: contextlib.ExitStack) -> tuple[int, Gate]:
+    """Return the file of a new page with the two words, and the referee's side. ``held`` closes the file."""
+    file = os.memfd_create("stark-gate", os.MFD_ALLOW_SEALING | os.MFD_CLOEXEC)
+    held.callback(os.close, file)
+    os.ftruncate(file, PAGE)
+    fcntl.fcntl(file, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL)
+    return file, Gate(mmap.mmap(file, PAGE))
+
+
+def _register(page: mmap.mmap) -> int:
+    """Let the device access a page of host memory; return its address there."""
+    host, there = ctypes.c_void_p(ctypes.addressof(ctypes.c_char.from_buffer(page))), ctypes.c_uint64()
+    driver("cuMemHostRegister_v2", host, ctypes.c_size_t(PAGE), ctypes.c_uint(_PORTABLE_AND_MAPPED))
+    driver("cuMemHostGetDevicePointer_v2", ctypes.byref(there), host, ctypes.c_uint(0))
+    return there.value

@@ -1,0 +1,148 @@
+"""The arithmetic from what the referee's clock showed to the times of a report.
+
+A gated call lasts from the opening of its gate until the referee has copied the results. The same for an empty kernel
+is taken off: it was measured in the same process before a candidate was loaded. A call awake lasts from the request
+until the referee has copied the results. Nothing is taken off there, and the time of an empty call is in doubt: a
+candidate could have worked during it.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from stark_worker.protocol.errors import Failure, MachineryFault, Outcome
+from stark_worker.protocol.report import Timing
+
+MIN_MS = 1e-4  # of one call: a shorter time is noise
+MIN_SWITCH_MS = 0.02  # between two processes on a GPU
+HIDDEN_LAUNCH_MS = 0.1  # of one call's launch: KernelBench hides as much while it empties the device's cache
+MAX_WRITE_RATIO = 1.1  # of writing the inputs next to a loaded candidate to writing them before
+MAX_DISTURBED, MAX_DISTURBED_SHARE = 3, 0.1  # of all calls; more are no accident
+
+NO_SWITCH = (
+    "This GPU runs several processes at once, so no process can time another. Stop the CUDA Multi-Process Service"
+    " (echo quit | nvidia-cuda-mps-control), or use another GPU."
+)
+
+
+class CallTimes(NamedTuple):
+    """Times of one call by the referee's clock, in milliseconds. The last three belong to gated calls."""
+
+    total_ms: float  # from the gate or the request until the referee has copied the results
+    done_ms: float  # from there until the candidate's last operation, or its message
+    launch_ms: float = 0.0  # from the request until all work was queued
+    writing_ms: float = 0.0  # of inputs and poison
+    probe_ms: float = 0.0  # of the referee's own kernel just before the gate opened
+
+
+@dataclass(frozen=True)
+class Calibration:
+    """Times of empty calls, made before a candidate was loaded."""
+
+    calls: tuple[CallTimes, ...]
+
+    def median(self, field: Callable[[CallTimes], float]) -> float:
+        return statistics.median(map(field, self.calls))
+
+    @property
+    def total_ms(self) -> float:
+        return self.median(lambda call: call.total_ms)
+
+    @property
+    def done_ms(self) -> float:
+        return self.median(lambda call: call.done_ms)
+
+    @property
+    def switch_ms(self) -> float:
+        """The time in which the device changes to the referee's process after work of the candidate's."""
+        return self.median(lambda call: call.total_ms - call.done_ms) - self.median(lambda call: call.probe_ms)
+
+    def require_switch(self) -> None:
+        """Refuse a device on which processes run at the same time: no rule below would hold."""
+        if self.switch_ms < MIN_SWITCH_MS:
+            raise MachineryFault(NO_SWITCH)
+
+    def is_early(self, call: CallTimes) -> bool:
+        """True if the done word came before the device can have changed to the candidate's process."""
+        return call.done_ms < self.done_ms / 2
+
+    def is_disturbed(self, call: CallTimes) -> bool:
+        """True if writing or the probe took longer, as happens if anything of a candidate runs before the gate."""
+        slack_ms = self.switch_ms / 2
+        return (
+            call.probe_ms > self.median(lambda each: each.probe_ms) + slack_ms
+            or call.writing_ms > MAX_WRITE_RATIO * self.median(lambda each: each.writing_ms) + slack_ms
+        )
+
+
+@dataclass(frozen=True)
+class Measurement:
+    """Everything that was measured of one candidate."""
+
+    is_gated: bool
+    empty: Calibration
+    calls: tuple[CallTimes, ...]
+    disturbed: int = 0  # calls that were repeated because something ran before their gate
+    rechecked: tuple[CallTimes, ...] = ()  # empty calls in turns with the timed ones, in a process without candidate
+
+
+def timing_of(measured: Measurement) -> Timing:
+    """Return the times that count and their doubt; raise ``Failure`` if they cannot be true."""
+    if not measured.is_gated:
+        return Timing(tuple(call.total_ms for call in measured.calls), measured.empty.done_ms)
+    _refuse_early(measured)
+    _refuse_disturbed(measured)
+    empty = measured.empty
+    launch_ms = empty.median(lambda call: call.launch_ms) + HIDDEN_LAUNCH_MS
+    samples = (max(call.total_ms - empty.total_ms, call.launch_ms - launch_ms, MIN_MS) for call in measured.calls)
+    return Timing(tuple(samples), _doubt_ms(measured))
+
+
+def _doubt_ms(measured: Measurement) -> float:
+    """Return the possible error of what is taken off: how far empty calls in turns with the timed ones differ from it.
+
+    Without such calls, the two halves of the calibration are compared.
+    """
+    totals = [call.total_ms for call in measured.empty.calls]
+    later = [call.total_ms for call in measured.rechecked] or totals[len(totals) // 2 :]
+    earlier = totals if measured.rechecked else totals[: len(totals) // 2]
+    return abs(statistics.median(later) - statistics.median(earlier)) if earlier and later else 0.0
+
+
+def _refuse_early(measured: Measurement) -> None:
+    early = sum(map(measured.empty.is_early, measured.calls))
+    if early > 1:
+        done_ms = statistics.median(call.done_ms for call in measured.calls)
+        raise Failure(
+            Outcome.REJECTED,
+            f"{early} calls signalled their end too early, typically after {done_ms:.4f} ms. An empty kernel needs"
+            f" {measured.empty.done_ms:.4f} ms. All work has to be on the current stream when forward() returns.",
+            "done_too_early",
+        )
+
+
+def _refuse_disturbed(measured: Measurement) -> None:
+    most = max(MAX_DISTURBED, MAX_DISTURBED_SHARE * len(measured.calls))
+    if measured.disturbed > most:
+        raise Failure(
+            Outcome.REJECTED,
+            f"In {measured.disturbed} calls something ran on the device before the inputs were complete."
+            " All work has to wait for the current stream.",
+            "ran_before_gate",
+        )
+
+
+def describe_times(measured: Measurement) -> str:
+    """Describe for a report what was calibrated and what was left out."""
+    empty = measured.empty
+    total_ms = statistics.median(call.total_ms for call in measured.calls)
+    launch_ms = statistics.median(call.launch_ms for call in measured.calls)
+    if not measured.is_gated:
+        return f"awake: {total_ms:.4f} ms from request to copy; {empty.done_ms:.4f} ms of an empty call are in doubt"
+    return (
+        f"gated: {total_ms:.4f} ms from gate to copy, less {empty.total_ms:.4f} ms of an empty kernel; launching"
+        f" {launch_ms:.4f} ms; a switch of processes {empty.switch_ms:.4f} ms; {measured.disturbed} calls repeated"
+    )
