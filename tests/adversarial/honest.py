@@ -212,6 +212,18 @@ OTHERS = {
         "return self.convolution(x.to(memory_format=torch.channels_last)).contiguous()",
     ),
     "mse: library": ("mse", "", "return F.mse_loss(*x)"),
+    "recurrent: step by step": (
+        "recurrent",
+        "n = arguments[0]"
+        "\n        self.weight = nn.Parameter(torch.randn(n, n) * 0.5 / n**0.5)"
+        "\n        self.bias = nn.Parameter(torch.randn(n))",
+        "state = torch.zeros_like(x[0])"
+        "\n        for step in x:"
+        "\n            state = torch.addmm(self.bias + step, state, self.weight).tanh_()"
+        "\n        return state",
+    ),
+    "long_sum: library": ("long_sum", "", "return x.sum(dim=1)"),
+    "identity: the input itself": ("identity", "", "return x, x.sum(-1)"),
     "two_scales: written into one tensor": (
         "two_scales",
         "self.linear = nn.Linear(*arguments, *arguments)",
@@ -225,6 +237,21 @@ DECLARED = {
     "matmul: bfloat16 inside, as declared": ("torch.bfloat16", 0.1, 0.02),
     "matmul: float16 inside, as declared": ("torch.float16", 0.02, 0.01),
 }
+# Sums of 8,192 terms, one after the other in single precision: imprecise, and honest.
+SERIAL = """
+#include <torch/extension.h>
+torch::Tensor run(torch::Tensor x) {
+  auto y = torch::empty({x.size(0)}, x.options());
+  for (int64_t row = 0; row < x.size(0); ++row) {
+    const float* a = x.data_ptr<float>() + row * x.size(1);
+    float sum = 0.0f;
+    for (int64_t i = 0; i < x.size(1); ++i) sum += TERM;
+    y.data_ptr<float>()[row] = sum;
+  }
+  return y;
+}
+"""
+SERIAL_TERMS = {"long_sum": "a[i]", "long_squares": "a[i] * a[i]"}
 OTHER_MODEL = """
 class ModelNew(nn.Module):
     def __init__(self, *arguments):
@@ -239,7 +266,7 @@ TWO_INPUTS = {"mse": "x = (a, b)", "masked_scores": "x = (a, b.transpose(-1, -2)
 
 def corpus() -> list[Honest]:
     """All honest candidates for the CPU, by name."""
-    found = [*_in_python(), *mixed(), *_compiled(), *others(), *declared()]
+    found = [*_in_python(), *mixed(), *_compiled(), *others(), *declared(), *_serial()]
     return sorted(found, key=lambda honest: honest.name)
 
 
@@ -275,6 +302,14 @@ def _compiled() -> Iterator[Honest]:
             library = f'CPP = r"""{_cpp(task, given, pragma)}"""\n'
             more = f'self.module = load_inline("rows", CPP, functions=["run"], {flags}); self.kept = None'
             yield Honest(f"{name}: {technique}", name, library + row_model(task, _calling(task, given), more))
+
+
+def _serial() -> Iterator[Honest]:
+    for task, term in SERIAL_TERMS.items():
+        made = 'self.module = load_inline("sums", CPP, functions=["run"], extra_cflags=["-O2"])'
+        model = OTHER_MODEL.format(setup=made, parameters="x", forward="return self.module.run(x)")
+        library = f'CPP = r"""{SERIAL.replace("TERM", term)}"""\n'
+        yield Honest(f"{task}: serial fp32 sums", task, library + IMPORTS + model)
 
 
 def _cpp(task: RowTask, given: bool, pragma: str) -> str:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from adversarial.honest import MIXED_TASKS, Honest, declared, mixed, others, row_model
+from adversarial.honest import IMPORTS, MIXED_TASKS, OTHER_MODEL, Honest, declared, mixed, others, row_model
+from adversarial.honest_cuda import kernels
 from adversarial.row_tasks import ROW_TASKS, RowTask
 from stark_worker.protocol.request import Precision, Target
 
@@ -58,6 +59,149 @@ PYTHON = {
         return self.best(x, w)
         """,
         "self.best = None",
+    ),
+}
+# The same for techniques that a few tasks are enough for.
+ON_SOME = {
+    "graph that returns its own memory": (
+        ("rms", "softmax", "argmax"),
+        """
+        if self.graph is None:
+            self.x = x.clone()
+            self.eager(self.x, w)
+            torch.cuda.synchronize()
+            self.graph = torch.cuda.CUDAGraph()
+            with torch.cuda.graph(self.graph):
+                self.y = self.eager(self.x, w)
+        self.x.copy_(x)
+        self.graph.replay()
+        return self.y
+        """,
+        "self.graph = None",
+    ),
+    "same memory every time": (
+        ("rms", "squares", "argmax"),
+        """
+        y = self.eager(x, w)
+        self.kept = torch.empty_like(y) if self.kept is None else self.kept
+        return self.kept.copy_(y)
+        """,
+        "self.kept = None",
+    ),
+    "two streams, forked and joined": (
+        ("rms", "gelu", "cumsum", "softmax"),
+        """
+        self.streams = [torch.cuda.Stream() for _ in range(2)] if self.streams is None else self.streams
+        current, parts = torch.cuda.current_stream(), []
+        begun = current.record_event()
+        for stream, part in zip(self.streams, x.chunk(2)):
+            stream.wait_event(begun)
+            with torch.cuda.stream(stream):
+                parts.append(self.eager(part, w))
+            current.wait_event(stream.record_event())
+            parts[-1].record_stream(current)
+        return torch.cat(parts)
+        """,
+        "self.streams = None",
+    ),
+    "urgent stream, joined": (
+        ("softmax",),
+        """
+        self.stream = torch.cuda.Stream(priority=-1) if self.stream is None else self.stream
+        self.stream.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(self.stream):
+            y = self.library(x, w)
+        torch.cuda.current_stream().wait_stream(self.stream)
+        y.record_stream(torch.cuda.current_stream())
+        return y
+        """,
+        "self.stream = None",
+    ),
+    "waits for a value": (
+        ("relu", "rms"),
+        """
+        largest = x.abs().max().item()
+        return self.eager(x, w) if largest > 0.0 else self.library(x, w)
+        """,
+        "",
+    ),
+    "large temporaries": (
+        ("rms", "layer_norm"),
+        """
+        copies = x.repeat(128, 1)
+        y = self.eager(copies, w)
+        return y[: x.shape[0]].contiguous()
+        """,
+        "",
+    ),
+    "a fill and copies inside": (
+        ("relu", "swish"),
+        """
+        y, copy = torch.zeros_like(x), torch.empty_like(x)
+        copy.copy_(x)
+        y.copy_(self.eager(copy, w))
+        return y
+        """,
+        "",
+    ),
+}
+STEPS = (
+    "n = arguments[0]"
+    "\n        self.weight = nn.Parameter(torch.randn(n, n) * 0.5 / n**0.5)"
+    "\n        self.bias = nn.Parameter(torch.randn(n))"
+    "\n        self.graph = None"
+)
+STEP_BY_STEP = "state = torch.zeros_like({x}[0])\n{indent}for step in {x}:\n{indent}    state = {step}"
+THOUSAND_LAUNCHES = STEP_BY_STEP.format(
+    x="x", indent=" " * 8, step="torch.tanh(state @ self.weight + self.bias + step)"
+)
+FEWER_LAUNCHES = STEP_BY_STEP.format(
+    x="x", indent=" " * 8, step="torch.addmm(self.bias + step, state, self.weight).tanh_()"
+)
+GRAPH_OF_STEPS = (
+    "if self.graph is None:"
+    "\n            self.x = x.clone()"
+    "\n            torch.tanh(self.x[0] @ self.weight)"
+    "\n            torch.cuda.synchronize()"
+    "\n            self.graph = torch.cuda.CUDAGraph()"
+    "\n            with torch.cuda.graph(self.graph):"
+    "\n                "
+    + STEP_BY_STEP.format(x="self.x", indent=" " * 16, step="torch.tanh(state @ self.weight + self.bias + step)")
+    + "\n                self.y = state"
+    "\n        self.x.copy_(x)"
+    "\n        self.graph.replay()"
+    "\n        return self.y.clone()"
+)
+OTHERS = {
+    "recurrent: 1,000 launches": ("recurrent", STEPS, f"{THOUSAND_LAUNCHES}\n        return state"),
+    "recurrent: 750 launches": ("recurrent", STEPS, f"{FEWER_LAUNCHES}\n        return state"),
+    "recurrent: a graph of 1,000 kernels": ("recurrent", STEPS, GRAPH_OF_STEPS),
+    "identity: a copy": ("identity", "", "return x.clone(), x.sum(dim=1)"),
+    "halves: views of a copy": ("halves", "", "return x.clone().chunk(2, dim=-1)"),
+    "joined: library": ("joined", "", "return torch.cat([x, y])"),
+    "joined: stacked": ("joined", "", "return torch.stack([x, y]).view(-1, x.shape[1])"),
+    "lower_triangle: library": ("lower_triangle", "", "return x.tril()"),
+    "lower_triangle: a mask": (
+        "lower_triangle",
+        "",
+        "i = torch.arange(x.shape[0], device=x.device)\n        return x.masked_fill(i[None] > i[:, None], 0.0)",
+    ),
+    "padded: zeros and a copy": (
+        "padded",
+        "",
+        "y = x.new_zeros(2048, x.shape[1])\n        y[: x.shape[0]] = x\n        return y",
+    ),
+    "padded: kept memory, all of it written": (
+        "padded",
+        "self.kept = None",
+        "self.kept = x.new_empty(2048, x.shape[1]) if self.kept is None else self.kept"
+        "\n        self.kept[x.shape[0] :].zero_()\n        self.kept[: x.shape[0]] = x\n        return self.kept",
+    ),
+    "long_sum: a product": ("long_sum", "", "return x @ torch.ones(x.shape[1], device=x.device)"),
+    "product: in blocks": (
+        "product",
+        "self.weight = nn.Parameter(torch.randn(*arguments, *arguments))",
+        "return torch.cat([block @ self.weight for block in x.chunk(4)])",
     ),
 }
 # These make tensors of their own on the host.
@@ -114,7 +258,7 @@ TRITON = {
 
 def corpus(target: Target) -> list[Honest]:
     """All honest candidates for this target, by name."""
-    found = [*_in_python(), *mixed(), *_others(), *_cuda()] if target is Target.CUDA else [*_triton()]
+    found = [*_in_python(), *mixed(), *_others(), *_cuda(), *kernels()] if target is Target.CUDA else [*_triton()]
     return sorted(found, key=lambda honest: honest.name)
 
 
@@ -122,10 +266,17 @@ def _in_python() -> Iterator[Honest]:
     for name, task in ROW_TASKS.items():
         for technique, (forward, more) in PYTHON.items():
             yield Honest(f"{name}: {technique}", name, row_model(task, forward, more))
+    for technique, (names, forward, more) in ON_SOME.items():
+        for name in names:
+            yield Honest(f"{name}: {technique}", name, row_model(ROW_TASKS[name], forward, more))
 
 
 def _others() -> Iterator[Honest]:
     yield from (each for each in others() if each.name not in HOST_ONLY)
+    for name, (task, setup, forward) in OTHERS.items():
+        parameters = "x, y" if task == "joined" else "x"
+        source = OTHER_MODEL.format(setup=setup or "pass", parameters=parameters, forward=forward)
+        yield Honest(name, task, IMPORTS + source)
     yield from declared()
 
 

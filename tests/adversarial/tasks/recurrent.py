@@ -7,7 +7,7 @@ from torch import nn
 class Model(nn.Module):
     def __init__(self, features):
         super().__init__()
-        self.weight = nn.Parameter(torch.randn(features, features) / features**0.5)
+        self.weight = nn.Parameter(torch.randn(features, features) * 0.5 / features**0.5)
         self.bias = nn.Parameter(torch.randn(features))
 
     def forward(self, x):
