@@ -1,7 +1,8 @@
 """The fork server: it has imported torch, has no threads and never touches a GPU, so its forks are ready at once.
 
 It does nothing but fork. Each process it forks gets a supervisor, which adopts all that the process leaves behind. The
-supervisor ends the whole tree when the requester releases the lifeline. When the process that started the fork server
+supervisor stops and continues the whole tree as the holder of the lifeline orders. It ends the tree when the lifeline
+is released. When the process that started the fork server
 is gone, everything ends and its folder is removed. There are two fork servers: a candidate and a referee never share a
 parent.
 """
@@ -26,8 +27,9 @@ from typing import Any, NoReturn
 
 import torch
 
-from stark_worker.processes.channel import Channel, ChannelClosed
+from stark_worker.processes.channel import Channel, ChannelClosed, MessageMalformed
 from stark_worker.processes.process_tree import (
+    TIMED_NICENESS,
     adopt_orphans,
     die_with_parent,
     hide_memory,
@@ -36,6 +38,7 @@ from stark_worker.processes.process_tree import (
     reap,
     set_process_name,
 )
+from stark_worker.processes.standstill import NotStopped, Standstill
 
 # Each role is a function. It gets its channel and the other files that were sent with the order.
 ROLES = {
@@ -46,6 +49,7 @@ ROLES = {
     "compiler": "stark_worker.candidate.build_process:compile_extension",
 }
 TIMED_ROLES = ("device", "referee", "candidate")  # compilers can wait
+SUPERVISOR_NICENESS = 2 * TIMED_NICENESS  # a busy tree must not delay its own stop
 # Slow to import and not always installed. Triton imports the last one for the first kernel.
 OPTIONAL_MODULES = ("triton", "triton.language", "triton.experimental.gluon.nvidia.hopper")
 # Torch computes these by MKL, which chooses an implementation at the first call. If several threads make that call at
@@ -133,18 +137,36 @@ def _supervise(message: dict[str, Any], files: list[int]) -> None:
         _run_and_exit(lambda: _play_role(message, others, supervisor))
     for file in others:
         os.close(file)
+    os.setsid()
+    raise_priority(SUPERVISOR_NICENESS)
     process = os.pidfd_open(child)
     lifeline.send(did="started", process=child, supervisor=supervisor)
-    code = _wait(child, process, lifeline)
+    code = _obey(child, process, lifeline)
     kill_descendants()
     lifeline.send(code=code)
 
 
-def _wait(child: int, process: int, lifeline: Channel) -> int | None:
-    """Return the exit code of the process; None if the lifeline was released while it was alive."""
-    select.select([process, lifeline.fileno()], [], [])
-    process, status = os.waitpid(child, os.WNOHANG)
-    return os.waitstatus_to_exitcode(status) if process else None
+def _obey(child: int, process: int, lifeline: Channel) -> int | None:
+    """Obey the holder of the lifeline until the process ends; return its exit code, None if it was released before."""
+    standstill: Standstill | None = None
+    with contextlib.suppress(ChannelClosed, MessageMalformed):
+        while process not in select.select([process, lifeline.fileno()], [], [])[0]:
+            order = lifeline.receive().get("do")
+            if order == "stop" and standstill is None:
+                standstill = _try_to_stop()
+                lifeline.send(did="stopped" if standstill else "not stopped")
+            elif order == "continue" and standstill is not None:
+                lifeline.send(did="continued", **standstill.end()._asdict())
+                standstill = None
+    ended, status = os.waitpid(child, os.WNOHANG)
+    return os.waitstatus_to_exitcode(status) if ended else None
+
+
+def _try_to_stop() -> Standstill | None:
+    try:
+        return Standstill()
+    except NotStopped:
+        return None
 
 
 def _play_role(message: dict[str, Any], files: list[int], supervisor: int) -> None:

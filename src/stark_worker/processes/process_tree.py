@@ -1,4 +1,4 @@
-"""Process trees on Linux: listing, stopping and killing all descendants of a process. No torch."""
+"""Process trees on Linux: listing and killing all descendants of a process. No torch."""
 
 from __future__ import annotations
 
@@ -17,6 +17,8 @@ KILL_TIMEOUT_S = 5.0
 TIMED_NICENESS = -10  # other processes get a tenth of a contended core, enough to end this one
 TICKS = os.sysconf("SC_CLK_TCK")
 
+_HAS_CHILDREN_FILES = os.path.exists("/proc/thread-self/children")  # not in every kernel
+_READ_BYTES = 2**16
 _PR_SET_PDEATHSIG, _PR_SET_DUMPABLE, _PR_SET_NAME, _PR_SET_CHILD_SUBREAPER = 1, 4, 15, 36
 
 
@@ -32,16 +34,16 @@ def set_process_name(name: str) -> None:
     _prctl(_PR_SET_NAME, ctypes.c_char_p(name.encode()))
 
 
-def raise_priority() -> None:
+def raise_priority(niceness: int = TIMED_NICENESS) -> None:
     """Give this process and its children priority over others, if permitted: mostly for root.
 
     Other load slows timed processes, and one of two far more than the other: its threads may share a core and wait for
     each other. The autogroup gets the priority too, because sessions otherwise share a machine equally.
     """
     with contextlib.suppress(OSError):
-        os.setpriority(os.PRIO_PROCESS, 0, TIMED_NICENESS)
+        os.setpriority(os.PRIO_PROCESS, 0, niceness)
     with contextlib.suppress(OSError):  # not in every kernel
-        Path("/proc/self/autogroup").write_text(str(TIMED_NICENESS))
+        Path("/proc/self/autogroup").write_text(str(niceness))
 
 
 def adopt_orphans() -> None:
@@ -61,28 +63,6 @@ def kill_descendants() -> None:
         for order in (signal.SIGSTOP, signal.SIGKILL):  # a stopped process cannot fork faster than it is killed
             signal_all(found, order)
         reap()
-
-
-def stop_descendants(ancestor: int) -> set[int]:
-    """Stop all descendants of a process that adopts orphans, and return them, so that they can be continued.
-
-    Each is stopped before its own children are listed, so that it starts no more of them.
-    """
-    stopped: set[int] = set()
-    if not os.path.exists(f"/proc/self/task/{os.getpid()}/children"):  # not in every kernel
-        while more := set(descendants(ancestor)) - stopped:
-            signal_all(more, signal.SIGSTOP)
-            stopped |= more
-        return stopped
-    waiting = [ancestor]
-    while waiting:
-        if more := _children(waiting[-1]) - stopped:
-            signal_all(more, signal.SIGSTOP)
-            stopped |= more
-            waiting += more
-        else:
-            waiting.pop()
-    return stopped
 
 
 def signal_all(processes: Iterable[int], order: signal.Signals) -> None:
@@ -124,20 +104,42 @@ def descendants(ancestor: int) -> dict[int, Process]:
     return found
 
 
-def _children(process: int) -> set[int]:
+def children(process: int) -> set[int]:
     """Return the children of all threads of a process; none if the process is gone or not readable.
 
-    Runs between any two calls of a candidate with dozens of threads, so it avoids the cost of ``Path``.
+    The list is complete if the process is stopped.
     """
-    found: set[int] = set()
-    with contextlib.suppress(FileNotFoundError, PermissionError):
-        for thread in os.listdir(f"/proc/{process}/task"):
-            try:
-                with open(f"/proc/{process}/task/{thread}/children", "rb", buffering=0) as children:
-                    found.update(map(int, children.read().split()))
-            except OSError:  # the thread has ended
-                continue
-    return found
+    if not _HAS_CHILDREN_FILES:
+        return {number for number, each in descendants(process).items() if each.parent == process}
+    return set(map(int, b" ".join(_read_of_threads(process, "children")).split()))
+
+
+def thread_states(process: int) -> set[str]:
+    """Return the states of all threads of a process, such as T for stopped; none if the process is gone."""
+    return {facts.rpartition(b")")[2].split()[0].decode() for facts in _read_of_threads(process, "stat") if facts}
+
+
+def _read_of_threads(process: int, name: str) -> list[bytes]:
+    """Return a file of /proc for each thread of a process that still runs."""
+    try:
+        return [_read(f"/proc/{process}/task/{thread}/{name}") for thread in os.listdir(f"/proc/{process}/task")]
+    except (FileNotFoundError, PermissionError):
+        return []
+
+
+def _read(path: str) -> bytes:
+    """Return the content of a file of /proc; nothing if it is gone. ``Path`` would take three times as long."""
+    content = b""
+    try:
+        file = os.open(path, os.O_RDONLY)
+        try:
+            while part := os.read(file, _READ_BYTES):
+                content += part
+        finally:
+            os.close(file)
+    except OSError:
+        return b""
+    return content
 
 
 def _prctl(option: int, value: int | ctypes.c_char_p) -> None:

@@ -11,7 +11,7 @@ from typing import Any
 
 from stark_worker.processes.channel import Channel, ChannelClosed, MessageMalformed
 from stark_worker.processes.handles import end_process
-from stark_worker.processes.process_tree import descendants, signal_all, stop_descendants
+from stark_worker.processes.process_tree import descendants
 from stark_worker.processes.usage import Footprint
 from stark_worker.protocol.errors import Failure, MachineryFault, Outcome
 from stark_worker.protocol.logs import cut, describe_timeout
@@ -20,7 +20,10 @@ from stark_worker.protocol.request import Limits
 OUTPUT_BYTES = 64 * 1024
 START_S = 120.0
 DEATH_S = 2.0
+ANSWER_S = 30.0  # for its supervisor, which answers at once unless the machine is overloaded
 NOT_STARTED = "The candidate's process did not start."
+NOT_STOPPED = "One of the candidate's threads could not be stopped after a call."
+WOKE = "One of the candidate's processes woke while all were stopped between two calls."
 
 
 class Candidate:
@@ -35,7 +38,8 @@ class Candidate:
         self.folder, self.limits = folder, limits or Limits()
         self._channel, self._lifeline = Channel.from_descriptor(channel), Channel.from_descriptor(lifeline)
         self._output = _Output(output)
-        self._stopped: set[int] = set()
+        self._is_paused = self._is_answer_due = False
+        self._went_on_s = 0.0
         self._closed = False
 
     def close(self) -> None:
@@ -77,24 +81,67 @@ class Candidate:
         return sum(each.cpu_s for each in descendants(self._supervisor).values())
 
     def pause(self) -> None:
-        """Stop it and its children until the next message, so that it cannot read what is being written.
+        """Have all threads of it and its children stopped until the next message, or until ``resume``.
 
-        A confined referee cannot see or signal other processes: its candidates are not stopped between calls.
+        Raise ``Failure`` if one of them goes on, or if one ran during the pause before.
         """
-        self._stopped = stop_descendants(self._supervisor)
+        self.went_on_s()
+        if self._is_paused:
+            return
+        self._order("stop")
+        if self._answer().get("did") != "stopped":
+            raise self._failure(Outcome.REJECTED, NOT_STOPPED, "not_stopped")
+        self._is_paused = True
 
-    def resume(self) -> None:
-        """End its pause."""
-        signal_all(self._stopped, signal.SIGCONT)
-        self._stopped = set()
+    def resume(self) -> float:
+        """End its pause. Return the time at which it went on; raise ``Failure`` if it ran before that."""
+        self._let_go_on()
+        return self.went_on_s()
 
     def send(self, **message: Any) -> None:
-        """Resume it and send a message; raise ``Failure`` if the process is gone."""
-        self.resume()
+        """Send a message, then end its pause. Raise ``Failure`` if the process is gone.
+
+        Does not wait until the process goes on: ``went_on_s`` tells when it did.
+        """
         try:
             self._channel.send(**message)
         except ChannelClosed:
             raise self._death() from None
+        self._let_go_on()
+
+    def went_on_s(self) -> float:
+        """Return the time at which its last pause ended, by ``time.perf_counter``. Its supervisor took that time.
+
+        Raise ``Failure`` if one of its threads ran during that pause.
+        """
+        if self._is_answer_due:
+            self._is_answer_due = False
+            answer = self._answer()
+            if answer["has_moved"]:
+                raise self._failure(Outcome.REJECTED, WOKE, "woke_while_stopped")
+            self._went_on_s = float(answer["ended_s"])
+        return self._went_on_s
+
+    def _let_go_on(self) -> None:
+        if self._is_paused:
+            self._is_paused, self._is_answer_due = False, True
+            self._order("continue")
+
+    def _order(self, do: str) -> None:
+        with contextlib.suppress(ChannelClosed):  # the exit code is there to be read
+            self._lifeline.send(do=do)
+
+    def _answer(self) -> dict[str, Any]:
+        """Return what the supervisor answers to an order; raise ``Failure`` if the process has ended instead."""
+        try:
+            answer = self._lifeline.receive(ANSWER_S)
+        except TimeoutError as error:
+            raise MachineryFault("The candidate's supervisor does not answer.") from error
+        except ChannelClosed:
+            raise self._death() from None
+        if "code" in answer:
+            raise self._death_by(answer["code"])
+        return answer
 
     def expect(self, did: str, within_s: float) -> dict[str, Any]:
         """Return the next message, which has to be this one; raise ``Failure`` otherwise."""
@@ -103,12 +150,11 @@ class Candidate:
         except TimeoutError:
             raise self._failure(Outcome.TIMEOUT, describe_timeout(did, self.limits)) from None
 
-    def arrives_within(self, did: str, within_s: float) -> bool:
-        """True if this message comes within some time; raise ``Failure`` if another one comes."""
+    def arrives_within(self, did: str, within_s: float) -> dict[str, Any] | None:
+        """Return this message if it comes within some time; raise ``Failure`` if another one comes."""
         with contextlib.suppress(TimeoutError):
-            self._next(did, within_s)
-            return True
-        return False
+            return self._next(did, within_s)
+        return None
 
     def _next(self, did: str, within_s: float) -> dict[str, Any]:
         try:
@@ -143,11 +189,16 @@ class Candidate:
     def _death(self) -> Failure:
         """Return the reason why the process is gone."""
         try:
-            code = self._lifeline.receive(DEATH_S).get("code")
+            while "code" not in (last := self._lifeline.receive(DEATH_S)):  # the answer to an order
+                continue
         except TimeoutError:
             return self._forged("a living process closed the channel")
         except ChannelClosed:
             return self._failure(Outcome.CRASH, "The candidate's process ended together with its parent.")
+        return self._death_by(last["code"])
+
+    def _death_by(self, code: object) -> Failure:
+        """Return what an exit code means."""
         if not isinstance(code, int) or code == -signal.SIGKILL:
             return self._failure(Outcome.OUT_OF_MEMORY, "The process was killed, as happens when memory runs out.")
         how = f"with exit code {code}" if code >= 0 else f"by signal {_signal_name(-code)}"

@@ -1,7 +1,8 @@
 """Seccomp: refuses system calls that no candidate needs, and allows all others.
 
-It refuses sockets (except connected pairs), access to other processes, mounts, namespaces, and parts of the system that
-are known for security holes. The filter also holds for children and cannot be undone.
+It refuses sockets (except connected pairs), access to other processes, mounts, namespaces, orders to the system to wake
+a stopped process, and parts of the system that are known for security holes. The filter also holds for children and
+cannot be undone.
 """
 
 from __future__ import annotations
@@ -33,7 +34,17 @@ RISKY = (
     *("bpf", "perf_event_open", "keyctl", "add_key", "request_key", "userfaultfd", "fanotify_init"),
     *("io_uring_setup", "io_uring_enter", "io_uring_register"),
 )
-REFUSED = (*SOCKETS, *OTHER_PROCESSES, *MOUNTS, *SHARED_MEMORY, *SYSTEM, *RISKY)
+# The system sends any signal at a chosen moment, or goes on to read and write for a process that is stopped.
+WHILE_STOPPED = ("timer_create", "mq_notify", "io_setup", "io_submit")
+REFUSED = (*SOCKETS, *OTHER_PROCESSES, *MOUNTS, *SHARED_MEMORY, *SYSTEM, *RISKY, *WHILE_STOPPED)
+
+# Calls that are refused if this argument has one of these values. They choose the signal that an event or the death of
+# a process sends, and the processes that get it.
+REFUSED_VALUES = {
+    "fcntl": (1, (8, 10, 15, 1024, 1026)),  # F_SETOWN, F_SETSIG, F_SETOWN_EX, F_SETLEASE, F_NOTIFY
+    "ioctl": (1, (0x8901, 0x8902)),  # FIOSETOWN, SIOCSPGRP
+    "prctl": (0, (1, 36)),  # PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER
+}
 
 # Calls that a process may only apply to itself: these arguments must be 0.
 ONLY_ON_ITSELF = {
@@ -43,7 +54,7 @@ ONLY_ON_ITSELF = {
     "sched_setparam": (0,),
     "sched_setattr": (0,),
 }
-NEW_NAMESPACES = 0x7E020080  # every CLONE_NEW* flag
+NEW_NAMESPACES, FOREIGN_PARENT = 0x7E020080, 0x8000  # every CLONE_NEW* flag; CLONE_PARENT, which makes a sibling
 
 _LOAD, _EQUAL, _AT_LEAST, _ANY_BIT, _RETURN = 0x20, 0x15, 0x35, 0x45, 0x06
 _ALLOW, _ERROR = 0x7FFF0000, 0x00050000
@@ -86,9 +97,11 @@ def program() -> list[Instruction]:
         lines += _if_call(name, [_refuse(errno.EPERM)])
     for name, indices in ONLY_ON_ITSELF.items():
         lines += _if_call(name, [*_require_zero(indices), (_RETURN, 0, 0, _ALLOW)])
+    for name, (index, values) in REFUSED_VALUES.items():
+        lines += _if_call(name, [*_refuse_values(index, values), (_RETURN, 0, 0, _ALLOW)])
     # The flags of clone3 lie in memory that a filter cannot read. If it seems to be missing, libraries use clone.
     lines += _if_call("clone3", [_refuse(errno.ENOSYS)])
-    refusal = [(_LOAD, 0, 0, _ARGUMENTS), (_ANY_BIT, 0, 1, NEW_NAMESPACES), _refuse(errno.EPERM)]
+    refusal = [(_LOAD, 0, 0, _ARGUMENTS), (_ANY_BIT, 0, 1, NEW_NAMESPACES | FOREIGN_PARENT), _refuse(errno.EPERM)]
     lines += _if_call("clone", [*refusal, (_RETURN, 0, 0, _ALLOW)])
     return [*lines, (_RETURN, 0, 0, _ALLOW)]
 
@@ -102,6 +115,14 @@ def _require_zero(indices: tuple[int, ...]) -> list[Instruction]:
     lines: list[Instruction] = []
     for index in indices:
         lines += [(_LOAD, 0, 0, _ARGUMENTS + 8 * index), (_EQUAL, 1, 0, 0), _refuse(errno.EPERM)]
+    return lines
+
+
+def _refuse_values(index: int, values: tuple[int, ...]) -> list[Instruction]:
+    """Compare the lower half of an argument: the system ignores the other half of these."""
+    lines: list[Instruction] = [(_LOAD, 0, 0, _ARGUMENTS + 8 * index)]
+    for value in values:
+        lines += [(_EQUAL, 0, 1, value), _refuse(errno.EPERM)]
     return lines
 
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import ctypes
+import errno
+import fcntl
 import mmap
 import os
 import signal
@@ -291,6 +293,40 @@ def test_a_confined_process_still_dies_with_its_parent(tmp_path):
     os.waitpid(parent, 0)
     assert os.read(reading, 1) == b""  # the last one that held the other end is gone
     os.close(reading)
+
+
+# Orders to the system to send a signal later, or to work for a process that is stopped. Each argument is a number.
+WAKING_CALLS = {
+    "a timer": ("timer_create", 1, 0, 0),
+    "the owner of a file": ("fcntl", 0, fcntl.F_SETOWN, 1),
+    "the owner of a file, by a structure": ("fcntl", 0, 15, 0),
+    "the signal of a file": ("fcntl", 0, fcntl.F_SETSIG, signal.SIGCONT),
+    "the signal of a file, in a wide number": ("fcntl", 0, 2**32 + fcntl.F_SETSIG, signal.SIGCONT),
+    "changes of a folder": ("fcntl", 0, fcntl.F_NOTIFY, 1),
+    "a lease": ("fcntl", 0, fcntl.F_SETLEASE, 0),
+    "the owner of a device": ("ioctl", 0, 0x8901, 0),
+    "the owner of a socket": ("ioctl", 0, 0x8902, 0),
+    "the death of a parent": ("prctl", syscalls.PR_SET_PDEATHSIG, signal.SIGCONT),
+    "the adoption of orphans": ("prctl", 36, 1),
+    "a queue of messages": ("mq_notify", 0, 0),
+    "asynchronous files": ("io_setup", 1, 0),
+    "a sibling": ("clone", 0x8000 | signal.SIGCHLD, 0),
+}
+
+
+@pytest.mark.parametrize("call", WAKING_CALLS)
+def test_what_could_wake_a_stopped_process_is_refused(tmp_path, call):
+    def attempted():
+        confined(tmp_path)
+        with pytest.raises(OSError) as refused:
+            if syscalls.call(*WAKING_CALLS[call]) == 0 and call == "a sibling":
+                os._exit(1)
+        assert os.set_inheritable(0, True) is None  # by other commands of the same calls
+        assert syscalls.prctl(syscalls.PR_GET_PDEATHSIG, ctypes.byref(ctypes.c_int())) == 0
+        assert fcntl.fcntl(0, fcntl.F_GETFD) == 0
+        return refused.value.errno
+
+    assert in_child(attempted) == errno.EPERM
 
 
 def test_the_filter_is_well_formed():
