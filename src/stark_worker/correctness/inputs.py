@@ -10,16 +10,30 @@ from __future__ import annotations
 import os
 import random
 from collections.abc import Callable
+from dataclasses import dataclass
 
 import torch
 
 KERNELBENCH_SEED = 42
 KERNELBENCH_TRIALS = 5
-OTHER_DISTRIBUTIONS = 4  # for each candidate, in addition to the task's own
+OTHER_DISTRIBUTIONS = 5  # for each candidate, in addition to the task's own
 VALUES_PER_OUTLIER = 1_000
 TIMED_CALL, RESCALE_RANGE = "a timed call", (0.9, 1.0)
+RANDOM_SIGNS = "inputs with random signs"
 
-Change = Callable[[torch.Tensor], torch.Tensor]
+
+@dataclass(frozen=True)
+class Change:
+    """A change of floating-point inputs. ``has_outliers`` is True if a few values become far larger than the rest."""
+
+    kind: str
+    apply: Callable[[torch.Tensor], torch.Tensor]
+    amount: float | None = None
+    has_outliers: bool = False
+
+    @property
+    def name(self) -> str:
+        return self.kind if self.amount is None else f"{self.kind} {self.amount:.3g}"
 
 
 def secret_seed() -> int:
@@ -33,36 +47,48 @@ def kernelbench_seeds() -> list[int]:
     return [int(draw) for draw in draws]
 
 
-def changes() -> list[tuple[str, Change]]:
+def changes(amount_within: Callable[[float, float], float] | None = None) -> list[Change]:
     """Return all changes of floating-point inputs, in random order and with random amounts.
 
-    Negation is always among the first: tasks draw from U(0, 1), where many functions are close to identity.
+    Two are always among the first. Tasks draw from U(0, 1), where many functions are close to identity: negation
+    shows it. Sums of positive products hide the rounding of each product: random signs show it.
     """
-    draw = random.SystemRandom()
-    large, small, shift = draw.uniform(2.0, 6.0), draw.uniform(0.05, 0.3), draw.uniform(0.5, 2.0)
-    factor, height = draw.uniform(20.0, 50.0), draw.uniform(2.0, 6.0)
-    found: list[tuple[str, Change]] = [
-        (f"inputs scaled by {large:.3g}", lambda x: x * large),
-        (f"inputs scaled by {small:.3g}", lambda x: x * small),
-        (f"inputs shifted by {shift:.3g}", lambda x: x + shift),
-        (f"a few inputs scaled by {factor:.3g}", lambda x: _with_outliers(x, factor)),
-        (f"inputs near 0 with one spike of {height:.3g} in each row", lambda x: _with_spikes(x, height)),
-        (f"channels shifted by up to {shift:.3g}", lambda x: _with_offsets(x, shift)),
+    chance = random.SystemRandom()
+    within = amount_within or chance.uniform
+    large, small, shift = within(2.0, 6.0), within(0.05, 0.3), within(0.5, 2.0)
+    factor, height = within(20.0, 50.0), within(2.0, 6.0)
+    always = [Change("inputs negated", torch.neg), Change(RANDOM_SIGNS, _with_signs)]
+    others = [
+        Change("inputs scaled up by", lambda x: x * large, large),
+        Change("inputs scaled down by", lambda x: x * small, small),
+        Change("inputs shifted by", lambda x: x + shift, shift),
+        Change("a few inputs scaled by", lambda x: _with_outliers(x, factor), factor, True),
+        Change("inputs near 0, in each row one spike of", lambda x: _with_spikes(x, height), height, True),
+        Change("channels shifted by up to", lambda x: _with_offsets(x, shift), shift),
     ]
-    draw.shuffle(found)
-    found.insert(draw.randrange(OTHER_DISTRIBUTIONS), ("inputs negated", lambda x: -x))
-    return found
+    chance.shuffle(others)
+    first = always + others[: OTHER_DISTRIBUTIONS - len(always)]
+    chance.shuffle(first)
+    return first + others[OTHER_DISTRIBUTIONS - len(always) :]
 
 
-def rescaling(fixed: bool) -> tuple[str, Change]:
+def rescaling(fixed: bool) -> Change:
     """Return a change that makes new values and almost keeps their distribution.
 
     Fixed inputs get one factor for each value: a candidate could scale a stored answer by a common factor.
     """
     if fixed:
-        return TIMED_CALL, lambda x: x * torch.empty_like(x).uniform_(*RESCALE_RANGE)
+        return Change(TIMED_CALL, lambda x: x * torch.empty_like(x).uniform_(*RESCALE_RANGE))
     scale = random.SystemRandom().uniform(*RESCALE_RANGE)
-    return TIMED_CALL, lambda x: x * scale
+    return Change(TIMED_CALL, lambda x: x * scale)
+
+
+def _with_signs(tensor: torch.Tensor) -> torch.Tensor:
+    """Negate about half of the values, the first one always."""
+    signs = torch.empty_like(tensor).bernoulli_().mul_(2.0).sub_(1.0)
+    if signs.numel():
+        signs[(0,) * signs.ndim] = -1.0
+    return signs.mul_(tensor)
 
 
 def _with_outliers(tensor: torch.Tensor, factor: float) -> torch.Tensor:

@@ -75,6 +75,15 @@ def tensors_in(value: Any) -> list[torch.Tensor]:
     return found
 
 
+def is_new(output: torch.Tensor, arguments: list[Any], model: torch.nn.Module) -> bool:
+    """True if a call has to write this output: it is no view of existing tensors and repeats nothing."""
+    kept = [
+        tensor for module in model.modules() for tensor in vars(module).values() if isinstance(tensor, torch.Tensor)
+    ]
+    lies = layout(output, [*tensors_in(arguments), *model.parameters(), *model.buffers(), *kept])
+    return not lies.shares and 0 not in lies.stride
+
+
 def structure(packed: str) -> str:
     """Return a packed value with tuples as lists: C++ extensions only return lists."""
     return packed.replace('{"tuple":', '{"list":')

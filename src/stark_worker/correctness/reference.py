@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import copy
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -18,17 +18,12 @@ import torch
 
 from stark_worker.correctness.compare import (
     DEFAULT_RULES,
-    MAX_SPREAD_SHARE,
     Rules,
     Tolerance,
     all_finite,
+    choose_exact,
     equal_up_to_rounding,
-    is_inexact,
-    largest_error,
-    mismatch,
     same_bits,
-    same_finite,
-    spread,
     tolerance,
 )
 from stark_worker.correctness.inputs import (
@@ -40,9 +35,10 @@ from stark_worker.correctness.inputs import (
     rescaling,
     secret_seed,
 )
-from stark_worker.correctness.model import forward, import_file, run_task_code
-from stark_worker.correctness.nested import Layout, layout, pack, structure, tensors_in, to_double, unpack
+from stark_worker.correctness.model import forward, import_file, is_out_of_memory, run_task_code
+from stark_worker.correctness.nested import Layout, is_new, layout, pack, structure, tensors_in, to_double, unpack
 from stark_worker.correctness.weights import construct_model, seed_generators
+from stark_worker.device import cuda
 from stark_worker.device.arena import free_bytes, nbytes
 from stark_worker.protocol.errors import TaskFault
 from stark_worker.protocol.request import Precision, Score
@@ -70,7 +66,7 @@ class Case:
     expected: list[torch.Tensor]
     allowed: tuple[Tolerance, ...] = ()
     exact: bool = False  # expected outputs are in double precision where possible
-    changed: bool = False  # not drawn as the task draws them; the reference may be undefined there
+    change: Change | None = None  # of what the task draws; the reference may be undefined there
     seed: int = field(default_factory=secret_seed)
 
 
@@ -85,6 +81,7 @@ class Reference:
         device: str | torch.device = "cpu",
         score: Score = Score.VERIFIED,
         rules: Rules = DEFAULT_RULES,
+        unusable: Mapping[str, str] | None = None,
     ) -> None:
         self.precision, self.score, self.rules = precision, score, rules
         self.device, self.dtype = torch.device(device), DTYPES[precision]
@@ -103,6 +100,8 @@ class Reference:
         self.structure = ""
         self.layouts: list[Layout] = []  # of the outputs
         self.writes_output: list[bool] = []  # False for outputs that existed before the call
+        self.is_random = False  # True if outputs depend on the seed of the call
+        self.left_out = dict(unusable or {})  # changes of inputs on which the reference fails, and the reasons
         self.first = self._start()
         if self.nontrivial and not all(map(all_finite, self.first.expected)):
             self.nontrivial = False  # random values may have made the task undefined
@@ -142,6 +141,7 @@ class Reference:
         """Free the case that only one candidate needed."""
         self.first = replace(self.first, inputs=[], expected=[])
         if self.device.type == "cuda":
+            cuda.wipe_free_memory()
             torch.cuda.empty_cache()
 
     @property
@@ -154,37 +154,53 @@ class Reference:
         """True if answering and comparing a call takes far longer than the call."""
         return self.call_bytes >= HUGE_CALL_BYTES
 
-    def draw(self, name: str, change: Change | None = None, exact: bool = True, seed: int | None = None) -> Case | None:
+    def draw(self, change: Change | None = None, exact: bool = True, seed: int | None = None) -> Case | None:
         """Draw one case; None if the reference is undefined on the changed inputs."""
-        return self.answer(self._draw_inputs(name, change, seed), exact)
+        return self.answer(self._draw_inputs(change, seed), exact)
 
-    def _draw_inputs(self, name: str, change: Change | None, seed: int | None = None) -> Case:
+    def _draw_inputs(self, change: Change | None, seed: int | None = None) -> Case:
         """Draw a case without expected outputs.
 
         Inputs are drawn on the device, which takes milliseconds. KernelBench draws on the host, so on a GPU its seeds
         give other values here, of the same distribution.
         """
         input_seed = secret_seed() if seed is None else seed
-        return Case(name, input_seed, self._inputs(input_seed, change), [], changed=change is not None)
+        name = OWN_DISTRIBUTION if change is None else change.name
+        return Case(name, input_seed, self._inputs(input_seed, change), [], change=change)
 
     def answer(self, case: Case, exact: bool = False) -> Case | None:
         """Return the case with expected outputs; None as in ``draw``."""
-        try:
-            outputs = self.run(self.model, case.inputs, case.seed)
-        except TaskFault:
-            if not case.changed:
-                raise
+        outputs = self.run(self.model, case.inputs, case.seed) if case.change is None else self._try(case, case.change)
+        if outputs is None:
             return None
-        if case.changed and not all(map(all_finite, outputs)):
-            return None
+        if is_first := not self.outputs:
+            self.is_random = self._depends_on_seed(case, outputs)
         expected, errors = self._add_precision(case.inputs, outputs, case.seed) if exact else (outputs, self.own_errors)
-        if not self.outputs:
+        if is_first:
             self.outputs = [output.to("meta") for output in outputs]
             self.own_errors = errors
-        return replace(case, expected=expected, allowed=tuple(map(self._tolerance, expected, errors)), exact=exact)
+        rounds_much = case.change is not None and case.change.has_outliers
+        allowed = [
+            tolerance(*each, self.precision, self.score, self.rules, rounds_much)
+            for each in zip(expected, errors, strict=True)
+        ]
+        return replace(case, expected=expected, allowed=tuple(allowed), exact=exact)
 
-    def _tolerance(self, expected: torch.Tensor, own_error: float) -> Tolerance:
-        return tolerance(expected, own_error, self.precision, self.score, self.rules)
+    def _try(self, case: Case, change: Change) -> list[torch.Tensor] | None:
+        """Return the outputs on changed inputs. If the reference fails there, leave such inputs out from now on."""
+        try:
+            outputs = self.run(self.model, case.inputs, case.seed)
+        except TaskFault as error:
+            if not is_out_of_memory(error):
+                self.left_out[change.kind] = str(error)
+            return None
+        if all(map(all_finite, outputs)):
+            return outputs
+        self.left_out[change.kind] = "The outputs are not finite."
+        return None
+
+    def _usable_changes(self) -> list[Change]:
+        return [change for change in changes() if change.kind not in self.left_out]
 
     def cases(self) -> Iterator[Case]:
         """Yield the cases that a candidate has to get right before it is timed.
@@ -195,7 +211,7 @@ class Reference:
             yield self.first
             yield from (self._own_case(seed=seed) for seed in kernelbench_seeds()[1:])
             return
-        others = filter(None, (self.draw(name, change) for name, change in changes()))
+        others = filter(None, (self.draw(change) for change in self._usable_changes()))
         own = random.SystemRandom().randrange(OTHER_DISTRIBUTIONS + 1)
         for place in range(OTHER_DISTRIBUTIONS + 1):
             yield self.first if place == own else next(others, None) or self._own_case()
@@ -206,8 +222,13 @@ class Reference:
         All have one distribution, mostly the task's own. The median then does not depend on the others, but a candidate
         has to be right on them too.
         """
-        name, change = self._timed_distribution()
-        return [self.draw(name, change, exact=False) or self._rescaled() for _ in range(count)]
+        change = self._timed_change()
+        return [
+            self.draw(change, exact=False)
+            or self.draw(rescaling(self._has_fixed_inputs), exact=False)
+            or self._own_case(exact=False)
+            for _ in range(count)
+        ]
 
     def own_cases(self, count: int) -> list[Case]:
         """Draw new cases of the task's own distribution."""
@@ -215,22 +236,16 @@ class Reference:
 
     def timed_inputs(self, count: int) -> list[Case]:
         """Draw cases as ``timed_cases`` does, without expected outputs."""
-        name, change = self._timed_distribution()
-        return [self._draw_inputs(name, change) for _ in range(count)]
+        change = self._timed_change()
+        return [self._draw_inputs(change) for _ in range(count)]
 
-    def _timed_distribution(self) -> tuple[str, Change | None]:
+    def _timed_change(self) -> Change | None:
         """Choose a distribution; KernelBench keeps the task's own."""
         if self._is_kernelbench:
-            return OWN_DISTRIBUTION, None
-        chance = random.SystemRandom()
-        return (
-            chance.choice(changes())
-            if chance.random() < OTHER_DISTRIBUTION_SHARE
-            else rescaling(self._has_fixed_inputs)
-        )
-
-    def _rescaled(self) -> Case:
-        return self.draw(*rescaling(self._has_fixed_inputs), exact=False) or self._own_case(exact=False)
+            return None
+        chance, change = random.SystemRandom(), rescaling(self._has_fixed_inputs)
+        is_other = chance.random() < OTHER_DISTRIBUTION_SHARE
+        return chance.choice(self._usable_changes() or [change]) if is_other else change
 
     def run(self, model: Any, inputs: list[torch.Tensor], seed: int) -> list[torch.Tensor]:
         """Return the outputs of one call of this model, or of another that should do the same."""
@@ -245,7 +260,7 @@ class Reference:
         self.structure = self.structure or packed
         if not self.layouts:
             self.layouts = [layout(output, tensors_in(arguments)) for output in outputs]
-            self.writes_output = [_is_new(output, arguments, model) for output in outputs]
+            self.writes_output = [is_new(output, arguments, model) for output in outputs]
         return [output.resolve_conj().resolve_neg() for output in outputs]
 
     def _start(self) -> Case:
@@ -254,7 +269,7 @@ class Reference:
         return self._own_case(seed=kernelbench_seeds()[0] if self._is_kernelbench else None)
 
     def _own_case(self, exact: bool = True, seed: int | None = None) -> Case:
-        case = self.draw(OWN_DISTRIBUTION, None, exact, seed)
+        case = self.draw(None, exact, seed)
         assert case is not None
         return case
 
@@ -289,20 +304,22 @@ class Reference:
         if change is None and tensor.dtype is self.dtype and tensor.stride() == torch.empty_like(tensor).stride():
             return tensor
         # Keep the layout of the task's own tensor, which the candidate gets too: a dropout mask follows memory order.
-        return torch.empty_like(tensor, dtype=self.dtype).copy_(change(tensor) if change else tensor)
+        return torch.empty_like(tensor, dtype=self.dtype).copy_(change.apply(tensor) if change else tensor)
 
     def _add_precision(
         self, inputs: list[torch.Tensor], outputs: list[torch.Tensor], seed: int
     ) -> tuple[list[torch.Tensor], list[float]]:
         """Return outputs in double precision where possible, and the error of the given ones."""
         exact = self._in_double(inputs, outputs, seed) or outputs
-        better = [self._choose_exact(own, other) for own, other in zip(outputs, exact, strict=True)]
+        better = [
+            choose_exact(*pair, is_short=self.dtype is not torch.float32) for pair in zip(outputs, exact, strict=True)
+        ]
         return [output for output, _ in better], [error for _, error in better]
 
     def _in_double(
         self, inputs: list[torch.Tensor], outputs: list[torch.Tensor], seed: int
     ) -> list[torch.Tensor] | None:
-        if not self.outputs and self._exact is not None and self._is_random(inputs, outputs, seed):
+        if self.is_random:
             self._exact = None  # a dropout mask, for example, differs with the precision
         if self._exact is not None:
             if DOUBLE_PRECISION_COPIES * 8 * sum(tensor.numel() for tensor in (*inputs, *outputs)) <= free_bytes(
@@ -315,31 +332,12 @@ class Reference:
             self._exact = None
         return None
 
-    def _is_random(self, inputs: list[torch.Tensor], outputs: list[torch.Tensor], seed: int) -> bool:
-        """True if the outputs depend on the generator."""
-        others = self.run(copy.deepcopy(self.model), inputs, seed + 1)
+    def _depends_on_seed(self, case: Case, outputs: list[torch.Tensor]) -> bool:
+        others = self.run(copy.deepcopy(self.model), case.inputs, case.seed + 1)
         return not all(equal_up_to_rounding(*pair) for pair in zip(outputs, others, strict=True))
-
-    def _choose_exact(self, own: torch.Tensor, exact: torch.Tensor) -> tuple[torch.Tensor, float]:
-        if own is exact or not is_inexact(own) or own.shape != exact.shape or own.is_complex() != exact.is_complex():
-            return own, 0.0
-        # If they are far apart, they did not compute the same.
-        limit = MAX_SPREAD_SHARE if self.dtype is torch.float32 else 10 * MAX_SPREAD_SHARE
-        if mismatch(own, exact, Tolerance(limit * spread(own), limit)) or not same_finite(own, exact):
-            return own, 0.0
-        return exact, largest_error(own, exact)
 
     def _double_model(self) -> Any:
         try:
             return run_task_code("Model", lambda: copy.deepcopy(self.model).double())
         except TaskFault:
             return None
-
-
-def _is_new(output: torch.Tensor, arguments: list[Any], model: torch.nn.Module) -> bool:
-    """True if a call has to write this output: it is no view of existing tensors and repeats nothing."""
-    kept = [
-        tensor for module in model.modules() for tensor in vars(module).values() if isinstance(tensor, torch.Tensor)
-    ]
-    lies = layout(output, [*tensors_in(arguments), *model.parameters(), *model.buffers(), *kept])
-    return not lies.shares and 0 not in lies.stride

@@ -13,8 +13,9 @@ from typing import Any
 from stark_worker.protocol.report import Kernels
 from stark_worker.protocol.request import Precision
 
-# Limits of root mean square errors, as shares of the values: rounding to 24 bits, with long sums, to 11 and to 8 bits.
-ERROR_CLASSES = ((1e-4, "fp32"), (9e-4, "tf32 or fp16"), (8e-3, "bf16"))
+# Limits of root mean square errors, as shares of the values. About 15 bits count as fp32: from there on, the largest of
+# many errors exceeds the tolerance. TF32 and FP16 round to 11 bits, BF16 to 8.
+ERROR_CLASSES = ((3e-5, "fp32"), (9e-4, "tf32 or fp16"), (8e-3, "bf16"))
 COARSER = "coarser than bf16"
 OWN_ERROR_FACTOR = 2.0  # up to this many times the reference's own error, the task's precision explains it
 NATIVE_PACKAGES = re.compile(r"\b(ctypes|cffi|numba|cupy|pybind11)\b")

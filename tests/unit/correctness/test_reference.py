@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from stark_worker.correctness.compare import Rules, Tolerance, mismatch
-from stark_worker.correctness.inputs import OTHER_DISTRIBUTIONS, changes, kernelbench_seeds
+from stark_worker.correctness.inputs import OTHER_DISTRIBUTIONS, RANDOM_SIGNS, Change, changes, kernelbench_seeds
 from stark_worker.correctness.model import forward
 from stark_worker.correctness.reference import OWN_DISTRIBUTION, Case, Reference, TaskFault
 from stark_worker.correctness.weights import construct_model, copy_weights
@@ -57,12 +57,13 @@ def agrees(case: Case, outputs: list[torch.Tensor]) -> bool:
 # --- which inputs
 
 
-def test_a_candidate_meets_the_own_distribution_and_four_others_in_any_order(refer):
+def test_a_candidate_meets_the_own_distribution_and_five_others_in_any_order(refer):
     reference = refer(task("return x * 2"))
     rounds = [[case.name for case in reference.cases()] for _ in range(6)]
     for names in rounds:
         assert names.count(OWN_DISTRIBUTION) == 1
         assert len(set(names)) == OTHER_DISTRIBUTIONS + 1
+        assert {RANDOM_SIGNS, "inputs negated"} < set(names)
     assert len({names.index(OWN_DISTRIBUTION) for names in rounds} | {tuple(names) for names in rounds}) > 2
 
 
@@ -77,8 +78,8 @@ def test_no_two_draws_are_alike(refer):
 def test_every_change_keeps_shape_and_type_and_changes_something(shape):
     for dtype in (torch.float32, torch.bfloat16):
         values = torch.rand(shape, dtype=dtype) + 0.5  # a factor changes anything but zero
-        for _, change in changes():
-            changed = change(values)
+        for change in changes():
+            changed = change.apply(values)
             assert (changed.shape, changed.dtype) == (values.shape, values.dtype)
             assert values.numel() == 0 or not torch.equal(changed, values)
 
@@ -93,6 +94,23 @@ def test_a_draw_outside_the_domain_of_the_task_is_not_used(refer):
         for case in cases:
             assert case.expected[0].isfinite().all()
             assert "negated" not in case.name
+    assert reference.left_out["inputs negated"] == "The outputs are not finite."
+    assert reference.left_out["inputs scaled up by"].startswith("forward() fails: AssertionError")
+
+
+def test_changes_that_failed_elsewhere_are_never_drawn(refer):
+    unusable = {change.kind: "it ended the process" for change in changes() if "shift" not in change.kind}
+    reference = refer(task("return x * 2"), unusable=unusable)
+    kinds = {case.change.kind for _ in range(9) for case in reference.cases() if case.change}
+    assert kinds == {"inputs shifted by", "channels shifted by up to"}
+    assert reference.left_out == unusable
+
+
+@pytest.mark.parametrize("score", Score)
+def test_a_task_whose_outputs_depend_on_the_seed_is_random(refer, score):
+    assert not refer(task("return x * 2"), score=score).is_random
+    assert refer(task("return F.dropout(x)"), score=score).is_random
+    assert refer(task("return F.dropout(x @ torch.ones(32, 8))"), score=score).is_random  # no double precision
 
 
 def test_integers_keep_their_range(refer):
@@ -281,7 +299,7 @@ def test_both_sides_advance_running_statistics_by_the_same_rule(refer):
     other = nn.BatchNorm1d(32)
     other.load_state_dict(reference.model.norm.state_dict())
     for _ in range(3):
-        case = reference.draw(OWN_DISTRIBUTION)
+        case = reference.draw()
         forward(other, case.inputs, case.seed)
     for name in ("running_mean", "running_var", "num_batches_tracked"):
         assert torch.equal(getattr(other, name), getattr(reference.model.norm, name))
@@ -361,5 +379,5 @@ def test_a_timed_call_can_be_answered_after_it_was_made(refer):
 
 def test_a_timed_call_outside_of_what_the_task_is_defined_for_has_no_answer(refer):
     reference = refer(task("return torch.sqrt(x)"))
-    negative = Case("inputs negated", 1, [-torch.rand(16, 32)], [], changed=True)
+    negative = Case("inputs negated", 1, [-torch.rand(16, 32)], [], change=Change("inputs negated", torch.neg))
     assert reference.answer(negative) is None
