@@ -1,0 +1,212 @@
+"""From what the referee's clock shows to times that count: nothing is given away, and what cannot be true is refused."""
+
+from __future__ import annotations
+
+import statistics
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from stark_worker.protocol.errors import Failure, MachineryFault, Outcome
+from stark_worker.timing.measurement import (
+    HIDDEN_LAUNCH_MS,
+    MAX_DISTURBED,
+    MAX_DISTURBED_SHARE,
+    MAX_WRITE_RATIO,
+    MIN_MS,
+    MIN_SWITCH_MS,
+    Calibration,
+    CallTimes,
+    Measurement,
+    describe_times,
+    timing_of,
+)
+
+# As on an H200: two switches of processes, of which the referee's copy pays one.
+EMPTY_CALL = CallTimes(total_ms=0.2924, done_ms=0.1460, launch_ms=0.04, writing_ms=0.05, probe_ms=0.009)
+EMPTY = Calibration((EMPTY_CALL,) * 9)
+SWITCH_MS = EMPTY_CALL.total_ms - EMPTY_CALL.done_ms - EMPTY_CALL.probe_ms
+
+times_ms = st.floats(0.0, 1e4)
+calls = st.builds(CallTimes, times_ms, times_ms, times_ms, times_ms, times_ms)
+in_time = calls.map(lambda call: call._replace(done_ms=call.done_ms + EMPTY_CALL.done_ms))
+calibrations = st.lists(calls, min_size=1, max_size=12).map(lambda found: Calibration(tuple(found)))
+
+
+def gated(*timed: CallTimes, empty: Calibration = EMPTY, **more: object) -> Measurement:
+    return Measurement(True, empty, timed, **more)
+
+
+def lasting(ms: float) -> CallTimes:
+    """A gated call of a kernel that takes so long."""
+    return EMPTY_CALL._replace(total_ms=EMPTY_CALL.total_ms + ms, done_ms=EMPTY_CALL.done_ms + ms)
+
+
+def without_early(measured: Measurement) -> Measurement:
+    least_ms = measured.empty.done_ms
+    return replace(measured, calls=tuple(each._replace(done_ms=each.done_ms + least_ms) for each in measured.calls))
+
+
+# --- gated
+
+
+@pytest.mark.parametrize("ms", [0.005, 0.02, 2.0, 200.0])
+def test_a_kernel_takes_what_it_takes_longer_than_an_empty_one(ms):
+    assert timing_of(gated(*[lasting(ms)] * 9)).median_ms == pytest.approx(ms)
+
+
+@given(calibrations, st.lists(calls, min_size=1, max_size=12))
+def test_a_time_is_never_negative_nor_below_what_launching_took(empty, timed):
+    measured = without_early(gated(*timed, empty=empty))
+    samples = timing_of(measured).samples_ms
+    launch_ms = statistics.median(call.launch_ms for call in empty.calls)
+    assert len(samples) == len(timed)
+    for sample, call in zip(samples, measured.calls, strict=True):
+        assert sample >= MIN_MS
+        assert sample >= call.launch_ms - launch_ms - HIDDEN_LAUNCH_MS - 1e-9
+        assert sample >= call.total_ms - empty.total_ms
+
+
+def test_launches_that_an_idle_device_hides_are_free_and_longer_ones_are_not():
+    free_ms = EMPTY_CALL.launch_ms + HIDDEN_LAUNCH_MS
+    hidden, seen = (lasting(0.01)._replace(launch_ms=ms) for ms in (free_ms, free_ms + 0.5))
+    assert timing_of(gated(hidden)).median_ms == pytest.approx(0.01)
+    assert timing_of(gated(seen)).median_ms == pytest.approx(0.5)
+
+
+@given(st.lists(in_time, min_size=1, max_size=9), st.data())
+def test_a_longer_call_never_counts_as_a_shorter_one(timed, data):
+    """Whatever of the referee's clock grows, for one call and so for the median."""
+    number = data.draw(st.integers(0, len(timed) - 1))
+    fields = CallTimes(*(part + data.draw(times_ms) for part in timed[number]))
+    longer = [*timed[:number], fields, *timed[number + 1 :]]
+    before, after = timing_of(gated(*timed)), timing_of(gated(*longer))
+    assert all(map(float.__le__, before.samples_ms, after.samples_ms))
+    assert before.median_ms <= after.median_ms
+
+
+@given(st.lists(in_time, min_size=1, max_size=9), st.floats(0.0, 100.0))
+def test_a_machine_that_takes_longer_for_everything_changes_no_time(timed, more_ms):
+    later = Calibration(tuple(call._replace(total_ms=call.total_ms + more_ms) for call in EMPTY.calls))
+    slowed = [call._replace(total_ms=call.total_ms + more_ms) for call in timed]
+    before, after = timing_of(gated(*timed)), timing_of(gated(*slowed, empty=later))
+    assert after.samples_ms == pytest.approx(before.samples_ms, abs=1e-9)
+
+
+def test_an_end_that_comes_before_the_device_can_have_switched_is_early():
+    half_ms = EMPTY.done_ms / 2
+    assert not EMPTY.is_early(EMPTY_CALL._replace(done_ms=half_ms))
+    assert EMPTY.is_early(EMPTY_CALL._replace(done_ms=half_ms * 0.999))
+
+
+def test_one_early_end_is_an_accident_and_two_are_rejected_by_name():
+    early = lasting(1.0)._replace(done_ms=0.0084)
+    usual = [lasting(1.0)] * 30
+    assert timing_of(gated(*usual, early)).median_ms == pytest.approx(1.0)
+    with pytest.raises(Failure, match="2 calls signalled their end too early") as caught:
+        timing_of(gated(*usual, early, early))
+    assert (caught.value.outcome, caught.value.rule) == (Outcome.REJECTED, "done_too_early")
+
+
+@pytest.mark.parametrize(
+    ("field", "most_ms"),
+    [
+        ("probe_ms", EMPTY_CALL.probe_ms + SWITCH_MS / 2),
+        ("writing_ms", MAX_WRITE_RATIO * EMPTY_CALL.writing_ms + SWITCH_MS / 2),
+    ],
+)
+def test_what_holds_up_the_referee_before_the_gate_disturbs_a_call(field, most_ms):
+    assert not EMPTY.is_disturbed(lasting(1.0)._replace(**{field: most_ms - 1e-9}))
+    assert EMPTY.is_disturbed(lasting(1.0)._replace(**{field: most_ms + 1e-9}))
+
+
+def test_a_kernel_that_runs_while_inputs_are_written_is_always_seen():
+    """A resident kernel made them take 2,100 us, and a probe at least 290 us, on the H200."""
+    assert EMPTY.is_disturbed(EMPTY_CALL._replace(writing_ms=2.1))
+    assert EMPTY.is_disturbed(EMPTY_CALL._replace(probe_ms=0.29))
+
+
+@pytest.mark.parametrize("count", [1, 30, 31, 200])
+def test_more_disturbed_calls_than_happen_by_accident_are_rejected_by_name(count):
+    most = int(max(MAX_DISTURBED, MAX_DISTURBED_SHARE * count))
+    timed = [lasting(1.0)] * count
+    assert timing_of(gated(*timed, disturbed=most)).median_ms == pytest.approx(1.0)
+    with pytest.raises(Failure, match=f"In {most + 1} calls something ran") as caught:
+        timing_of(gated(*timed, disturbed=most + 1))
+    assert (caught.value.outcome, caught.value.rule) == (Outcome.REJECTED, "ran_before_gate")
+
+
+def test_a_candidate_that_disturbs_every_call_is_rejected_without_any_sample():
+    with pytest.raises(Failure) as caught:
+        timing_of(gated(disturbed=MAX_DISTURBED + 1))
+    assert caught.value.rule == "ran_before_gate"
+
+
+# --- the doubt
+
+
+@given(st.lists(in_time, min_size=1, max_size=9), calibrations, st.lists(calls, max_size=9))
+def test_the_doubt_is_how_far_empty_calls_in_turns_are_off(timed, empty, later):
+    measured = without_early(gated(*timed, empty=empty, rechecked=tuple(later)))
+    unsure_ms = timing_of(measured).unsure_ms
+    assert unsure_ms >= 0.0
+    if later:
+        assert unsure_ms == abs(statistics.median(call.total_ms for call in later) - empty.total_ms)
+
+
+def test_without_such_calls_the_halves_of_the_calibration_are_compared():
+    drifting = Calibration(tuple(EMPTY_CALL._replace(total_ms=ms) for ms in (0.3, 0.3, 0.3, 0.35, 0.35, 0.35)))
+    assert timing_of(gated(lasting(1.0), empty=drifting)).unsure_ms == pytest.approx(0.05)
+    assert timing_of(gated(lasting(1.0))).unsure_ms == 0.0
+    assert timing_of(gated(lasting(1.0), empty=Calibration((EMPTY_CALL,)))).unsure_ms == 0.0
+
+
+# --- awake
+
+
+@given(calibrations, st.lists(st.floats(1e-3, 1e4), min_size=1, max_size=9), st.integers(0, 9))
+def test_awake_nothing_is_taken_off_and_an_empty_call_is_in_doubt(empty, totals, disturbed):
+    """And the rules of the gate say nothing about it."""
+    timed = tuple(CallTimes(total_ms=ms, done_ms=0.0) for ms in totals)
+    timing = timing_of(Measurement(False, empty, timed, disturbed))
+    assert timing.samples_ms == tuple(totals)
+    assert timing.unsure_ms == statistics.median(call.done_ms for call in empty.calls)
+
+
+# --- the device, and the report
+
+
+def test_a_gpu_that_runs_two_processes_at_once_is_refused_with_what_to_do():
+    """Under MPS there is no switch: an empty kernel and the copy take 19.5 us together."""
+    shared = CallTimes(total_ms=0.0195, done_ms=0.0084, launch_ms=0.04, writing_ms=0.05, probe_ms=0.009)
+    with pytest.raises(MachineryFault, match="nvidia-cuda-mps-control"):
+        Calibration((shared,) * 9).require_switch()
+    EMPTY.require_switch()
+
+
+@pytest.mark.parametrize(("switch_ms", "is_refused"), [(MIN_SWITCH_MS * 1.01, False), (MIN_SWITCH_MS * 0.99, True)])
+def test_the_shortest_switch_that_is_one(switch_ms, is_refused):
+    call = EMPTY_CALL._replace(total_ms=EMPTY_CALL.done_ms + EMPTY_CALL.probe_ms + switch_ms)
+    calibration = Calibration((call,) * 3)
+    assert calibration.switch_ms == pytest.approx(switch_ms)
+    if is_refused:
+        with pytest.raises(MachineryFault):
+            calibration.require_switch()
+    else:
+        calibration.require_switch()
+
+
+def test_one_unusual_empty_call_changes_nothing():
+    odd = CallTimes(9.0, 0.0, 9.0, 9.0, 9.0)
+    assert Calibration((*EMPTY.calls, odd)).total_ms == EMPTY.total_ms
+    assert Calibration((*EMPTY.calls, odd)).switch_ms == pytest.approx(SWITCH_MS)
+
+
+def test_a_report_says_what_was_calibrated():
+    said = describe_times(gated(*[lasting(1.0)] * 3, disturbed=2))
+    assert said.startswith("gated: 1.2924 ms from gate to copy, less 0.2924 ms of an empty kernel")
+    assert "launching 0.0400 ms; a switch of processes 0.1374 ms; 2 calls repeated" in said
+    awake = describe_times(Measurement(False, EMPTY, (CallTimes(1.5, 1.4),)))
+    assert awake == "awake: 1.5000 ms from request to copy; 0.1460 ms of an empty call are in doubt"
