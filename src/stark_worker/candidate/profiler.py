@@ -20,9 +20,10 @@ from torch.profiler import ProfilerActivity
 from stark_worker.compiler.ptxas import MAX_LINES, MAX_NAME_LENGTH
 
 PROFILED_CALLS = 3
-
-
-_IDENTIFIER = re.compile(r"\w+")
+_UNNAMED = re.compile(r"\(anonymous namespace\)::|<unnamed>::|\b_GLOBAL__N_\w*::")
+_MANGLED = re.compile(r"_Z[NLK]*(?=\d)")
+_TRITON_SUFFIX = re.compile(r"(_\d[\dcde]*)+$")  # of older versions: which arguments are constants
+_MACRO_OF_KERNELS = re.compile(r"#\s*define\s+(\w+)\((?:\\\s*\n|[^\n])*__global__")
 
 
 @dataclass(frozen=True)
@@ -92,10 +93,39 @@ def _kernels(recorded: torch.profiler.profile, source: str) -> list[Row]:
 
 
 def is_defined_in(source: str, kernel: str) -> bool:
-    """True if a source defines a kernel of that name. The profiler's export writes ``Kernel`` for ``kernel``."""
-    kernel = "kernel" if kernel == "Kernel" else kernel
-    name = _IDENTIFIER.findall(kernel.partition("<")[0].partition("(")[0])
-    return bool(name) and re.search(rf"(__global__[^;{{]*|def\s+)\b{name[-1]}\s*\(", source) is not None
+    """True if a source defines this kernel under this name, by itself or by a macro, and in these namespaces.
+
+    The namespaces tell it from kernels of libraries. The profiler's export writes ``Kernel`` for ``kernel``.
+    """
+    *namespaces, name = _qualified_name("kernel" if kernel == "Kernel" else kernel)
+    if not name or not all(re.search(rf"\bnamespace\s[\w:\s]*\b{space}\b", source) for space in namespaces):
+        return False
+    return _defines(source, name) or _defines(source, _TRITON_SUFFIX.sub("", name))
+
+
+def _defines(source: str, name: str) -> bool:
+    if re.search(rf"(\b__global__[^;{{]*|\bdef\s+)\b{name}\s*[<(]", source):
+        return True
+    macros = _MACRO_OF_KERNELS.findall(source)
+    return any(re.search(rf"\b{macro}\s*\([^)]*\b{name}\b", source) for macro in macros)
+
+
+def _qualified_name(kernel: str) -> list[str]:
+    """Return the namespaces of a kernel that have a name, and its own name last; it may be mangled."""
+    if mangled := _MANGLED.search(kernel):
+        return _demangled_name(kernel[mangled.end() :])
+    words = re.split(r"[<(]", _UNNAMED.sub("", kernel))[0].split()
+    return words[-1].split("::") if words else [""]
+
+
+def _demangled_name(text: str) -> list[str]:
+    """Return the parts of a mangled name; each comes after its length."""
+    parts: list[str] = []
+    while length := re.match(r"\d+", text):
+        begin, end = length.end(), length.end() + int(length[0])
+        parts.append(text[begin:end])
+        text = text[end:]
+    return [part for part in parts if not part.startswith("_GLOBAL__N_")] or [""]
 
 
 def _format_launch(facts: dict[str, Any]) -> str:

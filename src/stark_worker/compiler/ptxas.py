@@ -7,6 +7,7 @@ from collections.abc import Callable
 
 MAX_LINES = 8
 MAX_NAME_LENGTH = 60
+UNNAMED = "(anonymous namespace)::"  # a demangled name may begin with it
 WARP_SIZE = 32
 SM_REGISTERS, SM_WARPS = 65_536, 64  # of one multiprocessor
 
@@ -27,7 +28,7 @@ def format_resources(output: str, demangle: Callable[[str], str]) -> str:
             f"{registers} registers, which allow {_occupancy(registers):.0%} occupancy; "
             f"{shared[1] if shared else 0} bytes of shared memory; {spilled} bytes spilled"
         )
-    names = [demangle(name).partition("(")[0] for name in _KERNEL.findall(output)]
+    names = [demangle(name).replace(UNNAMED, "").partition("(")[0] for name in _KERNEL.findall(output)]
     return "\n".join(f"{name[:MAX_NAME_LENGTH]}: {facts}" for name, facts in zip(names, found, strict=True))
 
 

@@ -76,9 +76,10 @@ class DeviceFacts:
 
 
 class Kernels(enum.StrEnum):
-    """The origin of the kernels in which a candidate spends its time."""
+    """The origin of the kernels in which a candidate spends its time: ``custom`` from half of it in its own on."""
 
     CUSTOM = "custom"
+    MIXED = "mixed"
     LIBRARY = "library only"
     UNKNOWN = "unknown"
 

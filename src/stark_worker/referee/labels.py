@@ -18,7 +18,9 @@ from stark_worker.protocol.request import Precision
 ERROR_CLASSES = ((3e-5, "fp32"), (9e-4, "tf32 or fp16"), (8e-3, "bf16"))
 COARSER = "coarser than bf16"
 OWN_ERROR_FACTOR = 2.0  # up to this many times the reference's own error, the task's precision explains it
+CUSTOM_SHARE = 0.5
 NATIVE_PACKAGES = re.compile(r"\b(ctypes|cffi|numba|cupy|pybind11)\b")
+HIDDEN_KERNELS = re.compile(rf"{NATIVE_PACKAGES.pattern}|\b__global__\b")
 
 
 def precision_of(share: float, own_share: Callable[[], float], task: Precision) -> str:
@@ -33,16 +35,15 @@ def kernels_of(profile: dict[str, Any], source: str, gpu: bool) -> tuple[Kernels
     """Return the kind of its kernels and the share of time in its own.
 
     On a GPU the kernels that the source defines are the candidate's. On the host, if an extension was built, all time
-    outside torch's operators is, including Python. The profiler does not see code that is called in other ways, so a
-    source that names such a package is labelled unknown.
+    outside torch's operators is, including Python. If none of it ran although the source has kernels, or calls code
+    that no profiler sees, the kind is unknown.
     """
     share = read_number(profile.get("own_share"), 1.0)
-    built = profile.get("extension") is True
-    if gpu and share:
-        return Kernels.CUSTOM, share
-    if not gpu and built:
-        return Kernels.CUSTOM, share
-    return (Kernels.UNKNOWN, None) if built or NATIVE_PACKAGES.search(source) else (Kernels.LIBRARY, 0.0)
+    if not gpu and profile.get("extension") is not True:
+        return (Kernels.UNKNOWN, None) if NATIVE_PACKAGES.search(source) else (Kernels.LIBRARY, 0.0)
+    if not share:
+        return (Kernels.UNKNOWN if share is None or HIDDEN_KERNELS.search(source) else Kernels.LIBRARY), share
+    return (Kernels.CUSTOM if share >= CUSTOM_SHARE else Kernels.MIXED), share
 
 
 def read_number(value: object, most: float) -> float | None:
