@@ -241,11 +241,12 @@ DECLARED = {
 SERIAL = """
 #include <torch/extension.h>
 torch::Tensor run(torch::Tensor x) {
-  auto y = torch::empty({x.size(0)}, x.options());
-  for (int64_t row = 0; row < x.size(0); ++row) {
-    const float* a = x.data_ptr<float>() + row * x.size(1);
+  const int64_t rows = x.size(0), n = x.size(1);
+  auto y = torch::empty({rows}, x.options());
+  for (int64_t row = 0; row < rows; ++row) {
+    const float* a = x.data_ptr<float>() + row * n;
     float sum = 0.0f;
-    for (int64_t i = 0; i < x.size(1); ++i) sum += TERM;
+    for (int64_t i = 0; i < n; ++i) sum += TERM;
     y.data_ptr<float>()[row] = sum;
   }
   return y;
