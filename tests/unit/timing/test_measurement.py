@@ -1,4 +1,4 @@
-"""From what the referee's clock shows to times that count: nothing is given away, and what cannot be true is refused."""
+"""From what the referee's clock shows to times that count. Nothing is given away, and the impossible is refused."""
 
 from __future__ import annotations
 
