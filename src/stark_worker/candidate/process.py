@@ -8,9 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import select
 import sys
-import time
 from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
@@ -94,10 +92,7 @@ class Gpu(Device):
         self._word.zero_()
 
     def await_message(self, channel: Channel) -> None:
-        """Spin for a while before blocking: waking up takes as long as a short kernel."""
-        until = time.perf_counter() + SPIN_S
-        while time.perf_counter() < until and not select.select([channel], [], [], 0)[0]:
-            pass
+        channel.spin(SPIN_S)
 
     def peak_bytes(self, call: Callable[[], object]) -> int | None:
         """Return the peak of torch's allocator; memory that native code takes from the driver is not in it."""
@@ -165,20 +160,27 @@ class Server:
         self.device.run_empty_kernel()
         return self._ready_made
 
+    def filling_model(self, *_: object) -> list[torch.Tensor]:
+        """Do no more than write the results: the referee's copy takes longer after that."""
+        return [tensor.fill_(0) for tensor in self._ready_made]
+
     def serve(self, model: Callable[..., Any]) -> dict[str, Any]:
         """Answer calls until another request comes, and return that."""
         self._changed = self.restore_precision()
-        while (message := self.next_request())["do"] in ("call", "empty", "wait"):
+        models = {"call": model, "empty": self.empty_model, "fill": self.filling_model}
+        while (message := self.next_request())["do"] in (*models, "wait"):
             if message["do"] == "wait":
                 self.attempt(Outcome.RUNTIME_ERROR, self.device.wait)
                 self.channel.send(did="waited")
             else:
-                self._call(model if message["do"] == "call" else self.empty_model, message)
+                self._call(models[message["do"]], message)
         return message
 
     def _call(self, model: Callable[..., Any], message: dict[str, Any]) -> None:
         """Call the model. With a gate send "launched" when all is queued, otherwise "done" when all is finished."""
         place, seed, gate = message["place"], message["seed"], message["gate"]
+        if gate and message["warm"]:
+            self.attempt(Outcome.RUNTIME_ERROR, functools.partial(self._warm, model, place, seed))
         run = functools.partial(self._launch if gate else self._run, model, place, seed, gate)
         placed = self.attempt(Outcome.RUNTIME_ERROR, run)
         if not gate:
@@ -186,6 +188,13 @@ class Server:
         described = self.attempt(Outcome.RUNTIME_ERROR, functools.partial(self._describe, place, placed))
         self._changed = self.restore_precision() or self._changed
         self.channel.send(did="launched" if gate else "described", changed=self._changed, **described)
+
+    def _warm(self, model: Callable[..., Any], place: int, seed: int) -> None:
+        """Make the call on old inputs, so that the launches after it are as fast as in a busy process."""
+        with self.device.allocate():
+            forward(model, self.arguments[place], seed)
+        self.device.wait()
+        self.channel.send(did="warm")
 
     def _launch(self, model: Callable[..., Any], place: int, seed: int, gate: int) -> Placed:
         """Queue a call behind the gate, and the signal of its end behind the call."""

@@ -147,23 +147,30 @@ class HostMemory:
     def close(self) -> None:
         """Do nothing: the file goes with the last view of it."""
 
-    def write(self, inputs: Pairs, outputs: Sequence[torch.Tensor]) -> None:
-        """Copy the inputs and poison the outputs."""
+    def queue(self, inputs: Pairs, outputs: Sequence[torch.Tensor], copies: Pairs) -> None:
+        """Copy the inputs, poison the outputs, and prepare ``read``."""
         for view, tensor in inputs:
             view.copy_(tensor)
         for view in outputs:
             poison(view)
+        self._parts = [part for mine, view in copies for part in _parts(mine, view)]
+        random.SystemRandom().shuffle(self._parts)
 
-    def probe(self) -> float:
-        """Return 0: on the host nothing of a stopped candidate runs."""
+    def await_written(self) -> float:
+        """Return 0: what was written can be read at once."""
         return 0.0
 
-    def read(self, copies: Pairs) -> None:
-        """Copy outputs in random order, so that a candidate that still writes cannot stay ahead of the copy."""
-        parts = [part for mine, view in copies for part in _parts(mine, view)]
-        random.SystemRandom().shuffle(parts)
-        for target, source, size in parts:
+    def probe(self) -> float:
+        """Return 0: nothing of a stopped candidate runs."""
+        return 0.0
+
+    def read(self) -> None:
+        """Copy the outputs in random order, so that a candidate that still writes cannot stay ahead of the copy."""
+        for target, source, size in self._parts:
             ctypes.memmove(target, source, size)
+
+    def release(self) -> None:
+        """Do nothing: no work is queued."""
 
 
 def _parts(mine: torch.Tensor, view: torch.Tensor) -> list[tuple[int, int, int]]:

@@ -20,7 +20,7 @@ import torch
 from stark_worker.device import cuda
 from stark_worker.device.arena import Arena, Pairs, nbytes, poison
 from stark_worker.device.driver import driver
-from stark_worker.device.gate import open_gate
+from stark_worker.device.gate import Steps, open_gate
 
 # The device sleeps before it writes, so that all is queued first: for a multiple of the last queueing time, up to a
 # maximum. An unusually long time is forgotten slowly.
@@ -87,6 +87,7 @@ class DeviceMemory:
             held.callback(os.close, file.value)
             address = _map(handle, rounded, held)
             words, self.gate = open_gate(held)
+            self._steps = Steps(held)
             self._flush = cuda.allocate_flush_buffer() if flushed else None
             self._held = held.pop_all()
         self.arena, self.files = _arena(address, size), [file.value, words]
@@ -94,7 +95,6 @@ class DeviceMemory:
         event: Any = torch.cuda.Event
         self._begun, self._written = event(enable_timing=True), event(enable_timing=True)
         self._delay_ms = 0.0
-        self._decoys = self._right = torch.empty(0)
 
     def close(self) -> None:
         """Free the memory. No view of it may exist."""
@@ -102,23 +102,23 @@ class DeviceMemory:
         del self._words
         self._held.close()
 
-    def write(self, inputs: Pairs, outputs: Sequence[torch.Tensor]) -> float:
-        """Write the inputs, flush the device's cache and poison the outputs last; return the milliseconds it took.
+    def queue(self, inputs: Pairs, outputs: Sequence[torch.Tensor], copies: Pairs) -> None:
+        """Queue all of this process's work on the device for one call: writing, the probe and the copy of the outputs.
 
-        Some words of the inputs stay wrong until ``probe`` corrects them. A device computes for one process at a time:
-        while something of the candidate runs, nothing is written. All is queued before the first write begins, so that
-        the duration depends on the device alone.
+        Probe and copy wait for their steps. So no launch is part of a measurement, only stores and loads of words.
+        Writes: the inputs, of which some words stay wrong until the probe, then the flush, and the poison last.
         """
         sleep: Any = torch.cuda._sleep
         began = time.perf_counter()
         driver("cuCtxResetPersistingL2Cache")
-        self._decoys = self._choose_decoys([view for view, _ in inputs])
-        sleep(int(CYCLES_PER_MS * self._delay_ms))
+        decoys = self._choose_decoys([view for view, _ in inputs])
+        pairs = [_as_integers(mine, view) for mine, view in copies]
+        sleep(int(CYCLES_PER_MS * self._delay_ms))  # so that all writes are queued before the first one begins
         self._begun.record()
         for view, tensor in inputs:
             copy_by_kernel(view, tensor)
-        self._right = self._words[self._decoys]
-        self._words.scatter_(0, self._decoys, self._right.bitwise_xor(random.SystemRandom().randrange(1, 2**31)))
+        right = self._words[decoys]
+        self._words.scatter_(0, decoys, right.bitwise_xor(random.SystemRandom().randrange(1, 2**31)))
         if self._flush is not None:
             self._flush.fill_(0)
         for view in outputs:
@@ -126,8 +126,32 @@ class DeviceMemory:
         self._written.record()
         delay_ms = DELAY_FACTOR * (time.perf_counter() - began) * 1e3
         self._delay_ms = min(max(delay_ms, DELAY_DECAY * self._delay_ms), MAX_DELAY_MS)
+        self._steps.queue_wait(1)
+        self._words.scatter_(0, decoys, right)
+        self._steps.queue_signal(1)
+        self._steps.queue_wait(2)
+        for mine, view in pairs:
+            torch.bitwise_or(view, 0, out=mine)
+        self._steps.queue_signal(2)
+
+    def await_written(self) -> float:
+        """Wait for the writes; return the milliseconds they took. While anything of a candidate runs, none is done."""
         self._written.synchronize()
         return float(self._begun.elapsed_time(self._written))
+
+    def probe(self) -> float:
+        """Correct the decoys by one small kernel; return its milliseconds, more if anything of a candidate ran."""
+        began = time.perf_counter()
+        self._steps.take(1)
+        return (time.perf_counter() - began) * 1e3
+
+    def read(self) -> None:
+        """Copy the outputs. The device changes to this process for it, after the work of the candidate's."""
+        self._steps.take(2)
+
+    def release(self) -> None:
+        """Let all queued work run, after a call that failed."""
+        self._steps.take_all()
 
     def _choose_decoys(self, views: Sequence[torch.Tensor]) -> torch.Tensor:
         """Choose random words of each input, and always the arena's first word."""
@@ -139,33 +163,18 @@ class DeviceMemory:
                 chosen.append(torch.randint(words, (count,), device="cuda") + first)
         return torch.cat(chosen)
 
-    def probe(self) -> float:
-        """Correct the decoys by one small kernel; return its milliseconds, more if anything of the candidate ran."""
-        began = time.perf_counter()
-        self._words.scatter_(0, self._decoys, self._right)
-        self.wait()
-        return (time.perf_counter() - began) * 1e3
-
-    def read(self, copies: Pairs) -> None:
-        """Copy outputs by kernels and wait for them. The device switches to this process for it."""
-        for mine, view in copies:
-            copy_by_kernel(mine, view)
-        self.wait()
-
-    def wait(self) -> None:
-        """Wait for all work of this process without sleeping: waking up takes longer than a short kernel."""
-        stream = torch.cuda.current_stream()
-        while not stream.query():
-            pass
-
 
 def copy_by_kernel(view: torch.Tensor, tensor: torch.Tensor) -> None:
     """Copy a tensor by a kernel. A plain copy could run at the same time as the kernels of another process."""
-    tensor = tensor.resolve_conj().resolve_neg()
-    if tensor.is_complex():
-        tensor, view = torch.view_as_real(tensor), torch.view_as_real(view)
-    integer = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}[tensor.element_size()]
-    torch.bitwise_or(tensor.view(integer), 0, out=view.view(integer))
+    target, source = _as_integers(view, tensor.resolve_conj().resolve_neg())
+    torch.bitwise_or(source, 0, out=target)
+
+
+def _as_integers(*tensors: torch.Tensor) -> list[torch.Tensor]:
+    """View tensors of one type as integers, so that a kernel copies their bits."""
+    real = [torch.view_as_real(each) if each.is_complex() else each for each in tensors]
+    integer = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}[real[0].element_size()]
+    return [each.view(integer) for each in real]
 
 
 def open_arena(file: int, size: int) -> Arena:

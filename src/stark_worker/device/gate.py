@@ -18,8 +18,10 @@ import torch
 
 from stark_worker.device.arena import PAGE
 from stark_worker.device.driver import bind, driver
+from stark_worker.protocol.errors import GpuUnhealthy
 
-DONE = 1024  # bytes from the gate word to the done word; they must not share a line of the cache
+DONE, STEP = 2048, 256  # bytes from a gate word to its done word, and between steps: none may share a line of the cache
+STEP_TIMEOUT_S = 30.0
 _PORTABLE_AND_MAPPED, _AT_LEAST, _PLAIN_WRITE = 3, 0, 0  # the driver's constants
 
 
@@ -48,26 +50,75 @@ class Gate:
         return clock()
 
 
-class GateStream:
-    """The candidate's side: queues the wait for the gate and the signal of the end."""
+class WordStream:
+    """Makes the current stream wait for words of a host page, and write them."""
 
-    def __init__(self, descriptor: int) -> None:
-        page = mmap.mmap(descriptor, PAGE)
-        os.close(descriptor)
+    def __init__(self, page: mmap.mmap) -> None:
         self._page, self._address = page, _register(page)
         self._wait_value, self._write_value = bind("cuStreamWaitValue32_v2"), bind("cuStreamWriteValue32_v2")
         self._current_stream = torch.cuda.current_stream
 
-    def await_gate(self, number: int) -> None:
-        """Make the current stream wait until the referee opens this gate."""
-        self._wait_value(self._stream(), ctypes.c_uint64(self._address), ctypes.c_uint32(number), _AT_LEAST)
+    def close(self) -> None:
+        """Take the page from the device: another page may get its address."""
+        driver("cuMemHostUnregister", _address(self._page))
 
-    def signal_done(self, number: int) -> None:
-        """Make the current stream write the done word."""
-        self._write_value(self._stream(), ctypes.c_uint64(self._address + DONE), ctypes.c_uint32(number), _PLAIN_WRITE)
+    def queue_wait(self, offset: int, number: int) -> None:
+        """Queue a wait until the word at this offset is at least the number."""
+        self._wait_value(self._stream(), ctypes.c_uint64(self._address + offset), ctypes.c_uint32(number), _AT_LEAST)
+
+    def queue_write(self, offset: int, number: int) -> None:
+        self._write_value(
+            self._stream(), ctypes.c_uint64(self._address + offset), ctypes.c_uint32(number), _PLAIN_WRITE
+        )
 
     def _stream(self) -> ctypes.c_void_p:
         return ctypes.c_void_p(self._current_stream().cuda_stream)
+
+
+class GateStream:
+    """The candidate's side: queues the wait for the gate and the signal of the end."""
+
+    def __init__(self, descriptor: int) -> None:
+        self._stream = WordStream(mmap.mmap(descriptor, PAGE))
+        os.close(descriptor)
+
+    def await_gate(self, number: int) -> None:
+        """Make the current stream wait until the referee opens this gate."""
+        self._stream.queue_wait(0, number)
+
+    def signal_done(self, number: int) -> None:
+        """Make the current stream write the done word."""
+        self._stream.queue_write(DONE, number)
+
+
+class Steps:
+    """Steps of the referee's own queued work, each begun by a store and ended by a load of its processor."""
+
+    def __init__(self, held: contextlib.ExitStack) -> None:
+        page = mmap.mmap(-1, PAGE)
+        self._stream, self._words = WordStream(page), memoryview(page).cast("I")
+        held.callback(self._stream.close)
+        self._queued: dict[int, int] = {}  # the last number of each step
+
+    def queue_wait(self, step: int) -> None:
+        self._queued[step] = self._queued.get(step, 0) + 1
+        self._stream.queue_wait(step * STEP, self._queued[step])
+
+    def queue_signal(self, step: int) -> None:
+        self._stream.queue_write(step * STEP + DONE, self._queued[step])
+
+    def take(self, step: int) -> None:
+        """Begin a step and spin until it is done: waking up takes longer than a short kernel."""
+        words, number, done = self._words, self._queued[step], (step * STEP + DONE) // 4
+        clock, until = time.perf_counter, time.perf_counter() + STEP_TIMEOUT_S
+        words[step * STEP // 4] = number
+        while words[done] != number:
+            if clock() > until:
+                raise GpuUnhealthy(f"GPU unhealthy: a copy did not end within {STEP_TIMEOUT_S:.0f} s.")
+
+    def take_all(self) -> None:
+        for step in self._queued:
+            self.take(step)
 
 
 def open_gate(held: contextlib.ExitStack) -> tuple[int, Gate]:
@@ -81,7 +132,11 @@ def open_gate(held: contextlib.ExitStack) -> tuple[int, Gate]:
 
 def _register(page: mmap.mmap) -> int:
     """Let the device access a page of host memory; return its address there."""
-    host, there = ctypes.c_void_p(ctypes.addressof(ctypes.c_char.from_buffer(page))), ctypes.c_uint64()
+    host, there = _address(page), ctypes.c_uint64()
     driver("cuMemHostRegister_v2", host, ctypes.c_size_t(PAGE), ctypes.c_uint(_PORTABLE_AND_MAPPED))
     driver("cuMemHostGetDevicePointer_v2", ctypes.byref(there), host, ctypes.c_uint(0))
     return there.value
+
+
+def _address(page: mmap.mmap) -> ctypes.c_void_p:
+    return ctypes.c_void_p(ctypes.addressof(ctypes.c_char.from_buffer(page)))

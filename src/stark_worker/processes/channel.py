@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import asyncio
 import json
+import select
 import socket
+import time
 from collections.abc import Sequence
 from typing import Any
 
@@ -70,6 +72,12 @@ class Channel:
             raise
         except OSError as error:
             raise ChannelClosed(str(error)) from error
+
+    def spin(self, at_most_s: float) -> None:
+        """Spin until a message is there, or for so long: waking up takes as long as a short kernel."""
+        until = time.perf_counter() + at_most_s
+        while time.perf_counter() < until and not select.select([self._socket], [], [], 0)[0]:
+            pass
 
     def receive_with_files(self) -> tuple[dict[str, Any], list[int]]:
         """Return the next message and the files that came with it."""

@@ -6,9 +6,10 @@ results are copied. A call awake starts when its inputs are written, and its pro
 
 from __future__ import annotations
 
+import contextlib
 import random
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -17,6 +18,7 @@ import torch
 from stark_worker.correctness.reference import Case, Reference
 from stark_worker.device.arena import ArenaAllocator, HostMemory, Job, Pairs, TensorSlot, free_bytes, nbytes, poison
 from stark_worker.device.cuda_arena import DeviceMemory
+from stark_worker.device.gate import Gate
 from stark_worker.processes.environment import usable_cores
 from stark_worker.processes.workdir import JOB_FILE, SOURCE_FILE
 from stark_worker.protocol.codec import to_json
@@ -28,6 +30,8 @@ from stark_worker.timing.measurement import CallTimes
 
 LAUNCH_TIMEOUT_S = 0.05  # for all launches of a call; one that waits for the device exceeds any limit
 DONE_TIMEOUT_S, DONE_TIMEOUT_RATIO = 0.2, 10.0  # for a gated call, and as a multiple of its time awake
+MAX_WARMED_S = 5e-3  # a call that takes longer hides its launches
+SPIN_S = 0.05  # on a GPU; on the host a candidate needs all cores
 MAX_PAUSE_S = 200e-6  # secret, before the probe
 POOL_RATIO, MIN_POOL_BYTES, MAX_POOL_SHARE = 8, 2**30, 0.25  # of a call's bytes, and of the free memory
 
@@ -53,6 +57,7 @@ class Caller:
     def __init__(self, request: EvalRequest, candidate: Candidate, reference: Reference, cache: str) -> None:
         self.candidate = candidate
         self.on_host = reference.device.type == "cpu"
+        self._spin_s = 0.0 if self.on_host else SPIN_S
         self.time_left_s = request.limits.run_s
         self.changed_settings: list[str] = []  # numeric settings that the candidate changed
         self.job = job = write_job(request, reference, candidate.folder, cache)
@@ -91,56 +96,86 @@ class Caller:
         they can work.
         """
         place = self._choose_place()
-        self._memory.write(self._pairs(place, case), self._slots)
-        self._memory.probe()
-        if is_resumed:
-            self.candidate.resume()
-        begin = time.perf_counter()
-        self.candidate.send(do="call", place=place, seed=case.seed, gate=0)
-        self.candidate.expect("done", self.time_left_s)
-        done = time.perf_counter()
-        self._memory.read(self._from(self._slots))
-        end = time.perf_counter()
+        with self._queued(place, case, self._slots) as memory:
+            memory.await_written()
+            memory.probe()
+            if is_resumed:
+                self.candidate.resume()
+            begin = time.perf_counter()
+            self.candidate.send(do="call", place=place, seed=case.seed, gate=0)
+            self.candidate.expect("done", self.time_left_s, self._spin_s)
+            done = time.perf_counter()
+            memory.read()
+            end = time.perf_counter()
         message = self.candidate.expect("described", self.time_left_s)
         self.candidate.pause()
         self.time_left_s -= time.perf_counter() - begin
         return self._result(CallTimes((end - begin) * 1e3, (done - begin) * 1e3), place, message)
 
     def call_gated(self, case: Case, typical_s: float = 0.0, do: str = "call") -> CallResult:
-        """Call the candidate while it is stopped; raise ``NotGated`` if its work does not run then."""
-        assert isinstance(self._memory, DeviceMemory)
-        memory, gate, place = self._memory, self._memory.gate, self._choose_place()
+        """Call the candidate while it is stopped; raise ``NotGated`` if its work does not run then.
+
+        ``typical_s`` is its time awake.
+        """
         asked = time.perf_counter()
-        self.candidate.send(do=do, place=place, seed=case.seed, gate=gate.opened + 1)
-        message = self.candidate.arrives_within("launched", LAUNCH_TIMEOUT_S)
-        launched = time.perf_counter()
-        if message is None:
-            self._let_go("launched")
-            raise NotGated(f"forward() did not return within {LAUNCH_TIMEOUT_S:.2f} s while its work had to wait")
+        place, gate = self._choose_place(), self._gate
+        message, launch_ms = self._launch(do, place, case.seed, is_warmed=typical_s < MAX_WARMED_S)
         self.candidate.pause()
         results = locate(message, self.job, self.arena)
-        writing_ms = memory.write(self._pairs(place, case), results)
-        _pause()
-        probe_ms = memory.probe()
-        begin = gate.open()
-        done = gate.await_done(begin + max(DONE_TIMEOUT_S, DONE_TIMEOUT_RATIO * typical_s))
+        with self._queued(place, case, results) as memory:
+            writing_ms = memory.await_written()
+            _pause()
+            probe_ms = memory.probe()
+            begin = gate.open()
+            done = gate.await_done(begin + max(DONE_TIMEOUT_S, DONE_TIMEOUT_RATIO * typical_s))
+            if done is not None:
+                memory.read()
+            end = time.perf_counter()
         if done is None:
             self._let_go()
             raise NotGated("the work did not end while its process was stopped")
-        memory.read(self._from(results))
-        end = time.perf_counter()
         for view in results:
             poison(view)
         self.time_left_s -= end - asked
-        times = CallTimes((end - begin) * 1e3, (done - begin) * 1e3, (launched - asked) * 1e3, writing_ms, probe_ms)
+        times = CallTimes((end - begin) * 1e3, (done - begin) * 1e3, launch_ms, writing_ms, probe_ms)
         return self._result(times, place, message)
+
+    @property
+    def _gate(self) -> Gate:
+        assert isinstance(self._memory, DeviceMemory)
+        return self._memory.gate
+
+    @contextlib.contextmanager
+    def _queued(self, place: int, case: Case, outputs: Sequence[torch.Tensor]) -> Iterator[HostMemory | DeviceMemory]:
+        """Queue the referee's own work for a call. If the call fails, let the work run before anything else."""
+        self._memory.queue(self._pairs(place, case), outputs, self._pair_copies(outputs))
+        try:
+            yield self._memory
+        finally:
+            self._memory.release()
+
+    def _launch(self, do: str, place: int, seed: int, is_warmed: bool) -> tuple[Message, float]:
+        """Have a call queued; return the message about it, and the milliseconds it took.
+
+        If it ``is_warmed``, the process first makes the same call on old inputs: a process that was stopped is slow.
+        """
+        self.candidate.resume()
+        began = time.perf_counter()
+        self.candidate.send(do=do, place=place, seed=seed, gate=self._gate.opened + 1, warm=is_warmed)
+        if is_warmed:
+            self.candidate.expect("warm", self.time_left_s, self._spin_s)
+            began = time.perf_counter()
+        message = self.candidate.arrives_within("launched", LAUNCH_TIMEOUT_S)
+        if message is None:
+            self._let_go("launched")
+            raise NotGated(f"forward() did not return within {LAUNCH_TIMEOUT_S:.2f} s while its work had to wait")
+        return message, (time.perf_counter() - began) * 1e3
 
     def _let_go(self, *expected: str) -> None:
         """Open the gate and wait awake for what a gated call left behind."""
-        assert isinstance(self._memory, DeviceMemory)
         begin = time.perf_counter()
         if expected:
-            self._memory.gate.open()
+            self._gate.open()
         for did in expected:
             self.candidate.expect(did, self.time_left_s)
         self.candidate.send(do="wait")
@@ -157,7 +192,7 @@ class Caller:
             raise TaskFault("get_inputs() returns other shapes or types from call to call; they have to stay the same.")
         return list(zip(views, case.inputs, strict=True))
 
-    def _from(self, views: Sequence[torch.Tensor]) -> Pairs:
+    def _pair_copies(self, views: Sequence[torch.Tensor]) -> Pairs:
         """Pair own memory with outputs, laid out as they are: a result may be dense in another order than its slot."""
         for number, view in enumerate(views):
             if self._copies[number].stride() != view.stride():

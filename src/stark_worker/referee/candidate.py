@@ -143,17 +143,19 @@ class Candidate:
             raise self._death_by(answer["code"])
         return answer
 
-    def expect(self, did: str, within_s: float) -> dict[str, Any]:
-        """Return the next message, which has to be this one; raise ``Failure`` otherwise."""
+    def expect(self, did: str, within_s: float, spin_s: float = 0.0) -> dict[str, Any]:
+        """Return the next message, which has to be this one; raise ``Failure`` otherwise. Spin for it at first."""
+        self._channel.spin(min(spin_s, within_s))
         try:
             return self._next(did, within_s)
         except TimeoutError:
             raise self._failure(Outcome.TIMEOUT, describe_timeout(did, self.limits)) from None
 
     def arrives_within(self, did: str, within_s: float) -> dict[str, Any] | None:
-        """Return this message if it comes within some time; raise ``Failure`` if another one comes."""
+        """Spin for this message, and return it if it comes in time; raise ``Failure`` if another one comes."""
+        self._channel.spin(within_s)
         with contextlib.suppress(TimeoutError):
-            return self._next(did, within_s)
+            return self._next(did, 0.0)
         return None
 
     def _next(self, did: str, within_s: float) -> dict[str, Any]:

@@ -64,8 +64,13 @@ def measure(trials: Sequence[Trial], reference: Reference) -> list[Timing]:
         trials[0].busy_warning = busy
     timing = trials[0].timing()
     with opponent_errors_as_machine_faults():
-        # An opponent has no doubt of its own: it gains nothing if it hides work.
-        return [timing, *(replace(each.timing(), unsure_ms=0.0) for each in trials[1:])]
+        return [timing, *(_opponent_timing(opponent) for opponent in trials[1:])]
+
+
+def _opponent_timing(opponent: Trial) -> Timing:
+    """Return the times of an opponent. Awake they are not in doubt: an opponent gains nothing if it hides work."""
+    timing = opponent.timing()
+    return timing if opponent.is_gated else replace(timing, unsure_ms=0.0)
 
 
 def _take_turns(trials: Sequence[Trial], reference: Reference) -> None:
@@ -88,7 +93,6 @@ def _take_turns(trials: Sequence[Trial], reference: Reference) -> None:
         trial.times.append(times)
     if len(trials) > 1 and trials[0].is_gated and len(trials[0].times) % RECHECK_EVERY == 0:
         trials[-1].recheck(reference.timed_inputs(1)[0])
-        trials[0].rechecked = trials[-1].rechecked
 
 
 def _has_enough(trial: Trial, sides: int, spent_s: float) -> bool:

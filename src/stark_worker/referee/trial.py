@@ -30,7 +30,7 @@ from stark_worker.timing.measurement import Calibration, CallTimes, Measurement,
 PROFILE_S = 30.0
 MAX_PEAK_BYTES = 2**50  # a larger number from the candidate's process is nonsense
 WEIGHTS = {WeightSource.NAME: "copied by name", WeightSource.SEED: "by seed and order"}
-EMPTY_CALLS, EMPTY_GATED_CALLS, EMPTY_CALLS_HUGE = 10, 30, 5
+EMPTY_CALLS, EMPTY_GATED_CALLS = 10, 150
 LARGE_CALL_BYTES = 2**28  # of inputs and outputs; from here on cases are drawn one by one
 MAX_WARM_UPS, WARM_UP_S, WARM_UP_DEVICE_S = 100, 1.0, 0.05
 GATE_TRIES = 3  # the first may still load a kernel
@@ -178,21 +178,20 @@ class Trial:
             raise MachineryFault(f"{NOT_STARTED} {failure}") from failure
 
     def _measure_empty_calls(self) -> None:
+        """Make calls with the same preparations as real ones. The first one touches new memory and is left out."""
         is_large = self._reference.call_bytes >= LARGE_CALL_BYTES
-        self._empty = self._empty_calls(EMPTY_CALLS_HUGE if is_large else EMPTY_CALLS, gated=False)
+        awake = [self._caller.call_awake(self._draw_inputs(), is_resumed=True).times for _ in range(EMPTY_CALLS + 1)]
+        self._empty = Calibration(tuple(awake[1:]))
         self.checks[Check.HANDSHAKE] = f"{self._empty.done_ms:.3f}"
         if not self.on_host:
-            self._empty_gated = self._empty_calls(EMPTY_CALLS if is_large else EMPTY_GATED_CALLS, gated=True)
-            self._empty_gated.require_switch()
+            self._calibrate_gate(EMPTY_CALLS if is_large else EMPTY_GATED_CALLS)
 
-    def _empty_calls(self, count: int, gated: bool) -> Calibration:
-        """Make calls that compute nothing, with the same preparations as real ones, on inputs never used again."""
-        calls = []
-        for _ in range(count + 1):
-            case = self._reference.timed_inputs(1)[0]
-            called = self._caller.call_gated(case) if gated else self._caller.call_awake(case, is_resumed=True)
-            calls.append(called.times)
-        return Calibration(tuple(calls[1:]))  # the first one touches new memory
+    def _calibrate_gate(self, count: int) -> None:
+        """Make gated calls without a candidate, all on one set of inputs that is never used again."""
+        case = self._draw_inputs()
+        calls = {do: [self._caller.call_gated(case, do=do).times for _ in range(count + 1)] for do in ("empty", "fill")}
+        self._empty_gated = Calibration(tuple(calls["empty"][1:]), tuple(calls["fill"][1:]))
+        self._empty_gated.require_switch()
 
     def _build(self) -> Iterable[Case]:
         """Let the process load the candidate, and draw cases in the meantime."""
@@ -233,8 +232,10 @@ class Trial:
                 return
 
     def _draw(self) -> Case:
-        reference = self._reference
-        return (reference.timed_inputs(1) if reference.is_huge else reference.timed_cases(1))[0]
+        return self._draw_inputs() if self._reference.is_huge else self._reference.timed_cases(1)[0]
+
+    def _draw_inputs(self) -> Case:
+        return self._reference.timed_inputs(1)[0]
 
     def _compared(self, called: CallResult, case: Case) -> CallTimes:
         """Check the results of a call, and return its times. Of huge calls only the chosen ones are compared."""

@@ -1,7 +1,8 @@
 """The arithmetic from what the referee's clock showed to the times of a report.
 
-A gated call lasts from the opening of its gate until the referee has copied the results. The same for an empty kernel
-is taken off: it was measured in the same process before a candidate was loaded. A call awake lasts from the request
+A gated call lasts from the opening of its gate until the referee has copied the results. What the gate costs an empty
+kernel, and the copy after a kernel that only writes the results, is taken off. Both were measured in the same process
+before a candidate was loaded. A call awake lasts from the request
 until the referee has copied the results. Nothing is taken off there, and the time of an empty call is in doubt: a
 candidate could have worked during it.
 """
@@ -9,11 +10,12 @@ candidate could have worked during it.
 from __future__ import annotations
 
 import statistics
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
 from stark_worker.protocol.errors import Failure, MachineryFault, Outcome
+from stark_worker.protocol.intervals import median_interval
 from stark_worker.protocol.report import Timing
 
 MIN_MS = 1e-4  # of one call: a shorter time is noise
@@ -40,20 +42,31 @@ class CallTimes(NamedTuple):
 
 @dataclass(frozen=True)
 class Calibration:
-    """Times of empty calls, made before a candidate was loaded."""
+    """Times of calls made before a candidate was loaded: some are empty, others only write the results."""
 
     calls: tuple[CallTimes, ...]
+    fills: tuple[CallTimes, ...] = ()
 
     def median(self, field: Callable[[CallTimes], float]) -> float:
         return statistics.median(map(field, self.calls))
 
     @property
-    def total_ms(self) -> float:
-        return self.median(lambda call: call.total_ms)
-
-    @property
     def done_ms(self) -> float:
         return self.median(lambda call: call.done_ms)
+
+    @property
+    def overhead_ms(self) -> float:
+        """The time around the work of a gated call."""
+        return self.done_ms + statistics.median(self._copies_ms)
+
+    @property
+    def error_ms(self) -> float:
+        """The possible error of ``overhead_ms``, with the confidence of a report's intervals."""
+        return sum(_half_width(times) for times in ([call.done_ms for call in self.calls], self._copies_ms))
+
+    @property
+    def _copies_ms(self) -> list[float]:
+        return [call.total_ms - call.done_ms for call in self.fills or self.calls]
 
     @property
     def switch_ms(self) -> float:
@@ -86,7 +99,7 @@ class Measurement:
     empty: Calibration
     calls: tuple[CallTimes, ...]
     disturbed: int = 0  # calls that were repeated because something ran before their gate
-    rechecked: tuple[CallTimes, ...] = ()  # empty calls in turns with the timed ones, in a process without candidate
+    rechecked: tuple[CallTimes, ...] = ()  # empty calls in turns with the timed ones; of a trusted opponent alone
 
 
 def timing_of(measured: Measurement) -> Timing:
@@ -96,20 +109,30 @@ def timing_of(measured: Measurement) -> Timing:
     _refuse_early(measured)
     _refuse_disturbed(measured)
     empty = measured.empty
-    launch_ms = empty.median(lambda call: call.launch_ms) + HIDDEN_LAUNCH_MS
-    samples = (max(call.total_ms - empty.total_ms, call.launch_ms - launch_ms, MIN_MS) for call in measured.calls)
-    return Timing(tuple(samples), _doubt_ms(measured))
+    samples = tuple(max(call.total_ms - empty.overhead_ms, MIN_MS) for call in measured.calls)
+    launching_ms = _launching_ms(measured)
+    if launching_ms > statistics.median(samples):  # what takes longer to launch is as slow as its launches
+        samples = tuple(max(sample, launching_ms) for sample in samples)
+    return Timing(samples, empty.error_ms + _drift_ms(measured))
 
 
-def _doubt_ms(measured: Measurement) -> float:
-    """Return the possible error of what is taken off: how far empty calls in turns with the timed ones differ from it.
+def _launching_ms(measured: Measurement) -> float:
+    """Return the host's time to launch one call, beyond what can be hidden."""
+    launch_ms = statistics.median(call.launch_ms for call in measured.calls)
+    return launch_ms - measured.empty.median(lambda call: call.launch_ms) - HIDDEN_LAUNCH_MS
 
-    Without such calls, the two halves of the calibration are compared.
-    """
-    totals = [call.total_ms for call in measured.empty.calls]
-    later = [call.total_ms for call in measured.rechecked] or totals[len(totals) // 2 :]
-    earlier = totals if measured.rechecked else totals[: len(totals) // 2]
-    return abs(statistics.median(later) - statistics.median(earlier)) if earlier and later else 0.0
+
+def _drift_ms(measured: Measurement) -> float:
+    """Return how far later empty calls in the same process differ from the first; 0 if there are none."""
+    if not measured.rechecked:
+        return 0.0
+    later_ms = statistics.median(call.total_ms for call in measured.rechecked)
+    return abs(later_ms - measured.empty.median(lambda call: call.total_ms))
+
+
+def _half_width(times_ms: Sequence[float]) -> float:
+    low, high = median_interval(times_ms)
+    return (high - low) / 2
 
 
 def _refuse_early(measured: Measurement) -> None:
@@ -143,6 +166,6 @@ def describe_times(measured: Measurement) -> str:
     if not measured.is_gated:
         return f"awake: {total_ms:.4f} ms from request to copy; {empty.done_ms:.4f} ms of an empty call are in doubt"
     return (
-        f"gated: {total_ms:.4f} ms from gate to copy, less {empty.total_ms:.4f} ms of an empty kernel; launching"
+        f"gated: {total_ms:.4f} ms from gate to copy, less {empty.overhead_ms:.4f} ms around the work; launching"
         f" {launch_ms:.4f} ms; a switch of processes {empty.switch_ms:.4f} ms; {measured.disturbed} calls repeated"
     )
