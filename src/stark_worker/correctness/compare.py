@@ -243,10 +243,10 @@ def _find_mismatches(got: torch.Tensor, expected: torch.Tensor, allowed: Toleran
 
 def _first(differs: torch.Tensor, count: int) -> list[list[int]]:
     """Return the first true places. Search flat: the indices of a piece that is all wrong would be large."""
-    return [_index(int(place), differs.shape) for place in differs.flatten().nonzero()[:count, 0]]
+    return [index_of(int(place), differs.shape) for place in differs.flatten().nonzero()[:count, 0]]
 
 
-def _index(place: int, shape: Sequence[int]) -> list[int]:
+def index_of(place: int, shape: Sequence[int]) -> list[int]:
     """Turn a flat place into an index. ``torch.unravel_index`` imports for seconds."""
     index: list[int] = []
     for size in reversed(shape):

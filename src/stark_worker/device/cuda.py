@@ -16,7 +16,7 @@ from stark_worker.protocol.request import Target
 
 HEALTH_TIMEOUT_S = 30.0
 MIN_FLUSH_BYTES = 2**28
-MAX_BANDWIDTH_RATIO = 2.0  # a device may have up to so many times the bandwidth it reports
+MAX_BANDWIDTH_RATIO = 1.05  # a device may have up to so many times the bandwidth it reports
 
 
 def allocate_flush_buffer() -> torch.Tensor:
@@ -31,16 +31,18 @@ def describe_cache(flushed: bool) -> str:
     return "not flushed, as in KernelBench v0.1: inputs may be found in it"
 
 
-def floor_ms(written_bytes: int) -> float:
-    """Return a lower bound on the time of a call that writes so many bytes on this device."""
+def floor_ms(written: int, read: int = 0, is_flushed: bool = True) -> float:
+    """Return a lower bound on the time of a call that writes and reads so many bytes on this device."""
     properties: Any = torch.cuda.get_device_properties(0)
     clock_khz, bus_bits = (getattr(properties, name, 0) for name in ("memory_clock_rate", "memory_bus_width"))
-    return lower_bound_ms(written_bytes, int(properties.L2_cache_size), 2 * clock_khz * bus_bits // 8)
+    found = 0 if is_flushed else _cache_bytes()
+    return lower_bound_ms(written, max(read - found, 0), _cache_bytes(), 2 * clock_khz * bus_bits // 8)
 
 
-def lower_bound_ms(written_bytes: int, cache_bytes: int, bytes_per_ms: int) -> float:
-    """Return the time to write what the cache cannot hold; 0 if the device does not report its bandwidth."""
-    return max(written_bytes - cache_bytes, 0) / (MAX_BANDWIDTH_RATIO * bytes_per_ms) if bytes_per_ms else 0.0
+def lower_bound_ms(written: int, read: int, cache_bytes: int, bytes_per_ms: int) -> float:
+    """Return the time to read, and to write what the cache cannot hold; 0 if the device reports no bandwidth."""
+    moved = read + max(written - cache_bytes, 0)
+    return moved / (MAX_BANDWIDTH_RATIO * bytes_per_ms) if bytes_per_ms else 0.0
 
 
 def _cache_bytes() -> int:
