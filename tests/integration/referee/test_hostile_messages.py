@@ -35,13 +35,13 @@ RAW = """
 import json, random
 
 def garbage(chance):
-    honest = json.dumps({"did": "looked", "looks": [], "device_ms": None, "changed": []}).encode()
+    honest = json.dumps({"did": "described", "kinds": [], "layouts": [], "offsets": [], "changed": []}).encode()
     return chance.choice([
         lambda: chance.randbytes(chance.randrange(1, 5000)),
         lambda: honest[: chance.randrange(1, len(honest))],
         lambda: b" " * chance.randrange(60_000, 80_000) + honest,
         lambda: b"[" * chance.randrange(1, 60_000),
-        lambda: json.dumps({"did": chance.choice(["loaded", "copied", "looked", "ready", "done", 7, None])}).encode(),
+        lambda: json.dumps({"did": chance.choice(["loaded", "launched", "described", "done", 7, None])}).encode(),
         lambda: json.dumps({"did": "failed", "outcome": chance.choice(["ok", "rejected", [], 1]), "log": 3}).encode(),
         lambda: b"",
         lambda: honest * 2,
@@ -58,25 +58,31 @@ def writing(seed: int, when: str) -> str:
 
 # What it may say of its results; each takes the place of the truth in every answer.
 SAID = {
-    "a time beyond all numbers": "message['device_ms'] = 10**400",
-    "a time that is none": "message['device_ms'] = float('nan')",
-    "a time below zero": "message['device_ms'] = -1e308",
-    "a time in words": "message['device_ms'] = 'fast'",
-    "half a character": "message['looks'] = [{'plain': True, 'kinds': '\\ud800'}]",
-    "a look without end": "message['looks'] = [{'plain': True, 'kinds': 'x' * 60_000}]",
-    "looks that are none": "message['looks'] = {'plain': True}",
-    "looks of nothing": "message['looks'] = [{}, None, 1]",
-    "strides that are none": "message['looks'][0]['layouts'] = [{'stride': 'ab', 'shares': []}]",
-    "a structure that is none": "message['looks'][0]['structure'] = [[[[[]]]]]",
+    "half a character": "message['kinds'] = '\\ud800'",
+    "kinds without end": "message['kinds'] = 'x' * 60_000",
+    "kinds that are none": "message['kinds'] = {'plain': True}",
+    "no kinds": "del message['kinds']",
+    "plain in words": "message['plain'] = 'yes'",
+    "strides that are none": "message['layouts'] = [{'stride': 'ab', 'shares': []}]",
+    "layouts of nothing": "message['layouts'] = [{}, None, 1]",
+    "one layout too many": "message['layouts'] *= 2",
+    "no layouts": "message['layouts'] = None",
+    "a structure that is none": "message['structure'] = [[[[[]]]]]",
     "settings that are none": "message['changed'] = {'\\ud800': [None]}",
+    "settings without end": "message['changed'] = ['x' * 50_000]",
+    "places that are none": "message['offsets'] = [10**400, -1, True, {'a': []}]",
+    "no places": "del message['offsets']",
+    "a time of its own": "message['total_ms'] = message['device_ms'] = 1e-9",
 }
-UNHARMED = {name for name in SAID if name.startswith("a time") or name.startswith("settings")}
+UNHARMED = {  # no result is looked for where a process on the host says, and no time is heard
+    *("settings that are none", "settings without end", "places that are none", "no places", "a time of its own"),
+}
 SAYING = """
 def lie():
     channel = server().channel
     send = channel.send
     def forged(**message):
-        if message.get("did") == "looked":
+        if message.get("did") == "described":
             {lie}
         send(**message)
     channel.send = forged
