@@ -509,4 +509,4 @@ def test_the_device_tells_how_fast_its_memory_is_at_most():
     """In a process of its own: this one has not opened the GPU."""
     code = "from stark_worker.device import cuda; print(cuda.floor_ms(2**33))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
-    assert float(done.stdout) > 0.1, done.stderr  # 8 GB at no more than 80 TB/s
+    assert float(done.stdout) > 0.5, done.stderr  # 8 GB at no more than 16 TB/s
