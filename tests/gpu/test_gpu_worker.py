@@ -12,9 +12,11 @@ and no report; after what can harm the device itself a normal evaluation is trie
 from __future__ import annotations
 
 import contextlib
+import itertools
 import subprocess
 import sys
 import time
+from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 
@@ -33,7 +35,6 @@ LIMITS = Limits(build_s=240.0, run_s=20.0)
 SHORT = Limits(build_s=15.0, run_s=3.0)  # of candidates that never end
 DEADLINE_S = 280.0  # of one evaluation: a worker that does not answer fails one test, not all of them
 LANGUAGES = [Target.CUDA, Target.TRITON]
-HIDDEN = 0.25  # milliseconds of launching a call that do not count, at most
 
 TASK = """
 import torch
@@ -225,19 +226,6 @@ KERNELS = {
         "in time",
     ),
 }
-LYING_CLOCK = """
-import gc
-for found in gc.get_objects():
-    if type(found).__name__ == "DeviceClock":
-        found.elapsed_ms = lambda told=found.elapsed_ms: [0.3 for _ in told()]
-"""
-RULES = {
-    "changed_inputs": forward("y = self.right(x); x.add_(1); return y", Target.TRITON),
-    "clock_disagreement": forward(
-        "y = self.right(x); torch.cuda.synchronize(); time.sleep(0.002); return y", Target.TRITON
-    )
-    + LYING_CLOCK,
-}
 # Ways through the headers, all to the same result.
 SOURCES = {
     "side stream": cuda(SIDE_STREAM),
@@ -310,7 +298,8 @@ def test_right_kernels_are_ok_whatever_they_are_written_in(judge, language, task
     assert report.timing
     assert report.device
     assert report.device.kind == "cuda"
-    assert "bursts" in report.checks[Check.TIMING]
+    assert report.checks[Check.CLOCKS].startswith("gated: ")
+    assert "all compared" in report.checks[Check.TIMING]
     assert report.labels.first_call_ms > 0
     assert report.sandbox_level in (Level.STRONG, Level.STANDARD)
 
@@ -365,15 +354,18 @@ def test_kernelbenchs_first_version_leaves_the_cache_alone(judge, version, said)
     assert report.checks[Check.CACHE].startswith(said)
 
 
-@pytest.mark.parametrize("language", LANGUAGES)
-@pytest.mark.parametrize("name", FAULTS)
+def in_turns(names: Iterable[str]) -> list[tuple[str, Target]]:
+    """Each name with one of the languages: what does not depend on the language is not tried in both."""
+    return list(zip(names, itertools.cycle(LANGUAGES), strict=False))
+
+
+@pytest.mark.parametrize(("name", "language"), in_turns(FAULTS))
 def test_a_fault_of_the_model_is_an_outcome(judge, name, language):
     body, outcome, said = FAULTS[name]
     judge.expect(forward(body, language), language, outcome, said)
 
 
-@pytest.mark.parametrize("language", LANGUAGES)
-@pytest.mark.parametrize("name", TEXTS)
+@pytest.mark.parametrize(("name", "language"), in_turns(TEXTS))
 def test_a_fault_of_the_source_is_an_outcome(judge, name, language):
     change, outcome, said = TEXTS[name]
     judge.expect(change(KERNEL[language]), language, outcome, said)
@@ -383,13 +375,13 @@ def test_a_fault_of_the_source_is_an_outcome(judge, name, language):
 def test_a_fault_of_the_kernel_is_an_outcome(judge, name):
     (source, outcome, said), target = KERNELS[name], Target(name.split()[0])
     judge.expect(source, target, outcome, said)
-    assert judge(SMALL, KERNEL[target], target).outcome is Outcome.OK
+    if "illegal" in name or name.endswith("endless"):  # what can harm the device itself
+        assert judge(SMALL, KERNEL[target], target).outcome is Outcome.OK
 
 
-@pytest.mark.parametrize("rule", RULES)
-def test_a_candidate_that_cheats_is_rejected_by_the_rule(judge, rule):
-    report = judge(SMALL, RULES[rule], Target.TRITON)
-    assert (report.outcome, report.rule) == (Outcome.REJECTED, rule), report
+def test_a_candidate_that_changes_its_inputs_is_rejected(judge):
+    report = judge(SMALL, forward("y = self.right(x); x.add_(1); return y", Target.TRITON), Target.TRITON)
+    assert (report.outcome, report.rule) == (Outcome.REJECTED, "changed_inputs"), report
 
 
 @pytest.mark.parametrize("name", SOURCES)
@@ -416,38 +408,13 @@ def test_an_opponent_is_timed_in_turns_with_the_candidate(judge):
     assert len(report.opponent.samples_ms) == len(report.timing.samples_ms)
 
 
-def test_a_candidate_may_return_the_same_memory_every_time(judge):
-    keeping = "self.out = getattr(self, 'out', x.clone()); return self.out.copy_(self.right(x))"
-    report = judge(SMALL, forward(keeping, Target.TRITON), Target.TRITON)
-    assert report.outcome is Outcome.OK, report.log
-    assert "bursts" not in report.checks[Check.TIMING]
-
-
 def test_huge_outputs_are_compared_in_part(judge):
     task, right = TASK.replace("ROWS", str(2**23)), KERNEL[Target.TRITON]  # 2 GB in and 2 GB out
     report = judge(task, right, Target.TRITON)
     assert report.outcome is Outcome.OK, report.log
-    assert "a random part of them compared" in report.checks[Check.TIMING]
+    assert "some of them, drawn afterwards, compared" in report.checks[Check.TIMING]
     short = right.replace("0.0), mask=at < count)", "0.0), mask=at < count - 1)")
     assert judge(task, short, Target.TRITON).outcome is Outcome.WRONG_RESULT
-
-
-def test_the_time_is_that_of_device_events(judge):
-    """Roughly; benchmarks/perf/evaluator.py compares with KernelBench's timer."""
-    report = judge(LARGE, KERNEL[Target.TRITON], Target.TRITON)
-    assert report.timing
-    device_ms = float(report.checks[Check.CLOCKS].split()[1])
-    assert report.timing.median_ms == pytest.approx(device_ms, rel=0.05), report.checks
-
-
-@pytest.mark.parametrize("ending", ["return self.right(x)", "y = self.right(x); torch.cuda.synchronize(); return y"])
-@pytest.mark.parametrize("milliseconds", [0.4, 4.0, 25.0])
-def test_what_is_launched_slowly_is_as_slow_as_its_launches(judge, milliseconds, ending):
-    """With a burst that is launched in time or not, and that waits for the device or not."""
-    source = forward(f"time.sleep({milliseconds / 1e3}); {ending}", Target.TRITON)
-    report = judge(SMALL, source, Target.TRITON)
-    assert report.outcome is Outcome.OK, report.log
-    assert milliseconds - HIDDEN <= report.timing.median_ms < 2.0 * milliseconds + 0.5
 
 
 def test_a_profile_names_the_kernels(judge):
@@ -458,9 +425,8 @@ def test_a_profile_names_the_kernels(judge):
     assert "registers" in profile
 
 
-def test_half_precision_and_dropout(judge):
-    task = SMALL.replace("torch.relu(x * 2.0 + self.bias)", "nn.functional.dropout(x * 2.0 + self.bias)")
-    report = judge(task, task, Target.CUDA, Entry.REFERENCE, precision=Precision.FP16)
+def test_half_precision(judge):
+    report = judge(SMALL, SMALL, Target.CUDA, Entry.REFERENCE, precision=Precision.FP16)
     assert report.outcome is Outcome.OK, report.log
 
 

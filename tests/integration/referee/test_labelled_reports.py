@@ -8,6 +8,7 @@ import pytest
 
 from candidate_sources import forward
 from conformance.evaluator import KERNEL, REFERENCE, RIGHT, TASK
+from stark_worker.correctness.inputs import OTHER_DISTRIBUTIONS
 from stark_worker.protocol.errors import Outcome
 from stark_worker.protocol.report import Kernels
 from stark_worker.protocol.request import Limits
@@ -39,7 +40,8 @@ def test_a_kernel_of_ones_own(label):
     assert list(report.labels.other_shapes.values()) == ["right", "right"]
     assert report.labels.first_call_ms > 0
     assert report.profile is None
-    assert len(set(report.seeds.values())) == 11  # of the weights, and of the inputs and the calls of five cases
+    cases = 1 + OTHER_DISTRIBUTIONS
+    assert len(set(report.seeds.values())) == 1 + 2 * cases  # of the weights, and of the inputs and calls of all cases
 
 
 def test_a_library_call(label):
