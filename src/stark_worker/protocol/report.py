@@ -20,8 +20,8 @@ MAX_SAMPLES = 1_000  # of one timing; no evaluation takes as many
 class Timing:
     """Samples of one measurement, in milliseconds, in the order they were taken.
 
-    Compared with samples taken in turns, all of them may be too long or too short by ``unsure_ms``. This happens if a
-    call is too short for the device's clock, or takes longer as a single call than in a burst.
+    Compared with samples taken in turns, all of them may be too long or too short by ``unsure_ms``: by the error of
+    what was taken off, or by the time in which a call awake could have hidden work.
     """
 
     samples_ms: tuple[float, ...]
@@ -110,8 +110,8 @@ class Check(enum.StrEnum):
     CORRECTNESS = "correctness"
     TIMING = "timing"
     CLOCKS = "clocks"
-    INPUTS = "inputs"
     CACHE = "cache"
+    FLOOR = "floor"
     PRECISION = "precision"
     OPPONENT = "opponent"
     EXCLUSIVE = "exclusive"

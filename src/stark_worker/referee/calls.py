@@ -97,8 +97,7 @@ class Caller:
         """
         place = self._choose_place()
         with self._queued(place, case, self._slots) as memory:
-            memory.await_written()
-            memory.probe()
+            writing_ms, probe_ms = memory.await_written(), memory.probe()
             if is_resumed:
                 self.candidate.resume()
             begin = time.perf_counter()
@@ -110,7 +109,8 @@ class Caller:
         message = self.candidate.expect("described", self.time_left_s)
         self.candidate.pause()
         self.time_left_s -= time.perf_counter() - begin
-        return self._result(CallTimes((end - begin) * 1e3, (done - begin) * 1e3), place, message)
+        times = CallTimes((end - begin) * 1e3, (done - begin) * 1e3, writing_ms=writing_ms, probe_ms=probe_ms)
+        return self._result(times, place, message)
 
     def call_gated(self, case: Case, typical_s: float = 0.0, do: str = "call") -> CallResult:
         """Call the candidate while it is stopped; raise ``NotGated`` if its work does not run then.

@@ -21,7 +21,6 @@ from stark_worker.protocol.request import Score
 from stark_worker.referee.labels import precision_of
 
 Description = dict[str, Any]  # of one call's results, by the candidate's process
-PREFIXES_KEPT, PREFIX_VALUES = 3, 64
 
 
 class OutputChecker:
@@ -31,7 +30,6 @@ class OutputChecker:
         self._job, self._reference = job, reference
         self.weights_by_seed = False  # not copied, so they may differ from the reference's
         self.precision: str | None = None  # inferred from the error on the task's own distribution
-        self._prefixes: list[list[torch.Tensor]] = []  # the first values of each output, of a few calls
 
     def check_description(self, description: Description) -> None:
         """Refuse results of a wrong type or structure. This helps the log: uncopied outputs are still NaN."""
@@ -77,18 +75,8 @@ class OutputChecker:
             wrong = self._difference(sharper, outputs)
         if wrong:
             raise self._wrong(wrong)
-        if len(self._prefixes) < PREFIXES_KEPT:
-            self._prefixes.append([expected.flatten()[:PREFIX_VALUES].cpu() for expected in case.expected])
         if case.name == OWN_DISTRIBUTION and self._reference.exact and self.precision is None:
             self.precision = self._precision(case, outputs)
-
-    @property
-    def written_bytes(self) -> int:
-        """Bytes that a call has to write at least: the largest output that is new and depends on the inputs."""
-        reference, first = self._reference, self._prefixes[0]
-        depends = [any(not torch.equal(first[n], seen[n]) for seen in self._prefixes) for n in range(len(first))]
-        kinds = zip(reference.outputs, reference.writes_output, depends, strict=True)
-        return max((nbytes(output) for output, new, varies in kinds if new and varies), default=0)
 
     def _difference(self, case: Case, outputs: list[torch.Tensor]) -> str | None:
         for number, mine in enumerate(outputs):
@@ -133,8 +121,8 @@ def locate(description: Description, job: Job, arena: Arena) -> list[torch.Tenso
     offsets, layouts = description.get("offsets"), description.get("layouts")
     if not isinstance(offsets, list) or not isinstance(layouts, list) or len(offsets) != len(job.outputs):
         raise Failure(Outcome.REJECTED, "The places of the results were not reported.", "forged_message")
-    layouts += [None] * len(offsets)
-    slots = [_bounded(*each, job) for each in zip(job.outputs, offsets, layouts, strict=False)]
+    reported = [*layouts, *[None] * len(offsets)]  # a wrong number of them is refused with the description
+    slots = [_bounded(*each, job) for each in zip(job.outputs, offsets, reported, strict=False)]
     views = arena.views(slots)
     ranges = sorted((slot.offset, slot.offset + nbytes(view)) for slot, view in zip(slots, views, strict=True))
     if any(end > begin for (_, end), (begin, _) in itertools.pairwise(ranges)):

@@ -13,6 +13,7 @@ import time
 from collections.abc import Iterable
 
 from stark_worker.correctness.reference import Case, Reference
+from stark_worker.correctness.traffic import certain_bytes
 from stark_worker.correctness.weights import WeightSource
 from stark_worker.device import cuda
 from stark_worker.device.arena import nbytes
@@ -95,13 +96,12 @@ class Trial:
 
     def time_call(self, case: Case) -> CallTimes | None:
         """Call the candidate and compare its outputs; None if the call was disturbed and must be repeated."""
-        if not self.is_gated:
-            return self._compared(self._caller.call_awake(case), case)
         try:
-            times = self._compared(self._caller.call_gated(case, self._typical_s), case)
+            called = self._caller.call_gated(case, self._typical_s) if self.is_gated else self._caller.call_awake(case)
         except NotGated:
             return None
-        return None if self._empty_gated.is_disturbed(times) else times
+        times = self._compared(called, case)
+        return None if not self.on_host and self._empty_gated.is_disturbed(times) else times
 
     def recheck(self, case: Case) -> None:
         """Make an empty call in this process, to see if what is taken off still holds. For a trusted opponent alone."""
@@ -128,13 +128,19 @@ class Trial:
         self.checks[Check.CLOCKS] = describe_times(measured)
         if not self.on_host:
             self.checks[Check.CACHE] = cuda.describe_cache(self._request.flushes_cache)
-            self._refuse_impossible(timing.median_ms)
+            self._check_floor(timing.median_ms + timing.unsure_ms)
         return timing
 
-    def _refuse_impossible(self, took_ms: float) -> None:
-        if took_ms < (floor_ms := cuda.floor_ms(self._checker.written_bytes)):
-            log = f"It took {took_ms:.4f} ms; this device needs {floor_ms:.4f} ms only to write its outputs."
+    def _check_floor(self, at_most_ms: float) -> None:
+        """Refuse a time in which this device cannot move the certain bytes; flag one that is too short for the rest."""
+        traffic, flushed = certain_bytes(self._reference), self._request.flushes_cache
+        if at_most_ms < (floor_ms := cuda.floor_ms(traffic.written, traffic.read, flushed)):
+            log = (
+                f"It took {at_most_ms:.4f} ms; this device needs {floor_ms:.4f} ms only to move its inputs and outputs."
+            )
             raise Failure(Outcome.REJECTED, log, "impossible_time")
+        if at_most_ms < (rest_ms := cuda.floor_ms(traffic.written, traffic.read + traffic.others, flushed)):
+            self.checks[Check.FLOOR] = f"moving all inputs, weights and outputs would take {rest_ms:.4f} ms"
 
     def labels(self, profile: Message | None) -> Labels:
         """Return the labels of the kernel; ``profile`` is its own process's answer."""

@@ -31,13 +31,13 @@ NO_SWITCH = (
 
 
 class CallTimes(NamedTuple):
-    """Times of one call by the referee's clock, in milliseconds. The last three belong to gated calls."""
+    """Times of one call by the referee's clock, in milliseconds."""
 
     total_ms: float  # from the gate or the request until the referee has copied the results
     done_ms: float  # from there until the candidate's last operation, or its message
-    launch_ms: float = 0.0  # from the request until all work was queued
-    writing_ms: float = 0.0  # of inputs and poison
-    probe_ms: float = 0.0  # of the referee's own kernel just before the gate opened
+    launch_ms: float = 0.0  # until all work of a gated call was queued
+    writing_ms: float = 0.0  # of inputs and poison, by the device
+    probe_ms: float = 0.0  # of the referee's own kernel just before the call
 
 
 @dataclass(frozen=True)
@@ -104,10 +104,10 @@ class Measurement:
 
 def timing_of(measured: Measurement) -> Timing:
     """Return the times that count and their doubt; raise ``Failure`` if they cannot be true."""
+    _refuse_disturbed(measured)
     if not measured.is_gated:
         return Timing(tuple(call.total_ms for call in measured.calls), measured.empty.done_ms)
     _refuse_early(measured)
-    _refuse_disturbed(measured)
     empty = measured.empty
     samples = tuple(max(call.total_ms - empty.overhead_ms, MIN_MS) for call in measured.calls)
     launching_ms = _launching_ms(measured)
