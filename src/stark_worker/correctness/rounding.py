@@ -107,6 +107,10 @@ class _RoundDifferently(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.rounded = False  # True once any value was rounded
         self.operations = 0
 
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:  # to skip it, newer torch imports all of it, which takes seconds
+        return False
+
     def __torch_dispatch__(self, operation: Any, _: Any, arguments: Any = (), named: Any = None) -> Any:
         self.operations += 1
         if self._most is not None and self.operations > self._most:
