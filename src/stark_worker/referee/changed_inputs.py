@@ -24,7 +24,7 @@ from stark_worker.correctness.reference import Reference
 from stark_worker.processes.channel import Channel, ChannelClosed
 from stark_worker.processes.process_tree import die_with_parent, set_process_name
 
-TRY_S = 20.0  # for each try; the first includes the start of CUDA
+START_S, TRY_S = 60.0, 20.0  # for the start with CUDA and the reference, then for each try
 MAX_REASON_LENGTH = 200
 # Operations that accept all values, in addition to views and to those on single elements.
 HARMLESS = re.compile(
@@ -41,7 +41,7 @@ HARMLESS = re.compile(
 )
 
 Reasons = dict[str, str]  # by the kind of a change
-MakeReference = Callable[[dict[str, Any], Path], Reference]
+MakeReference = Callable[[Path], Reference]  # in a folder of its own
 
 
 def has_risky_operations(reference: Reference) -> bool:
@@ -86,9 +86,9 @@ class ChangeTester:
             _run_and_exit(lambda: _serve(theirs, make_reference), parent)
         theirs.close()
 
-    def find_failing(self, **order: Any) -> Reasons:
-        """Return the changes on which the reference fails. The order is passed to ``make_reference``."""
-        self._channel.send(**order)
+    def find_failing(self) -> Reasons:
+        """Return the changes on which the reference fails."""
+        self._channel.send(do="try")
         try:
             return {str(kind): str(reason) for kind, reason in self._channel.receive()["failing"].items()}
         except ChannelClosed:
@@ -102,9 +102,9 @@ class ChangeTester:
 
 def _serve(channel: Channel, make_reference: MakeReference) -> None:
     with contextlib.suppress(ChannelClosed):
-        order = channel.receive()
+        channel.receive()
         with tempfile.TemporaryDirectory(dir=Path.cwd()) as folder:
-            failing = _find_failing(lambda: make_reference(order, Path(folder)))
+            failing = _find_failing(lambda: make_reference(Path(folder)))
         channel.send(failing=failing)
 
 
@@ -127,7 +127,14 @@ def _find_failing(make: Callable[[], Reference]) -> Reasons:
 
 
 def _collect(channel: Channel, untried: list[str], failing: Reasons) -> None:
-    """Take the answers of one process until it ends. The change at which it ended has failed."""
+    """Take the answers of one process until it ends. The change at which it ended has failed.
+
+    If it does not even start, nothing is known about the changes.
+    """
+    try:
+        channel.receive(START_S)
+    except (ChannelClosed, TimeoutError):
+        untried.clear()
     try:
         while untried:
             if reason := channel.receive(TRY_S)["reason"]:
@@ -140,6 +147,7 @@ def _collect(channel: Channel, untried: list[str], failing: Reasons) -> None:
 
 def _try_changes(channel: Channel, reference: Reference, kinds: Sequence[str]) -> None:
     """Answer for each kind of change why the reference fails, if it does. The largest amounts are tried."""
+    channel.send(did="started")
     known = {change.kind: change for change in changes(lambda _, largest: largest)}
     for kind in kinds:
         reference.draw(known[kind], exact=False)
