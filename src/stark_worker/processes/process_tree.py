@@ -105,7 +105,7 @@ def descendants(ancestor: int) -> dict[int, Process]:
 
 
 def children(process: int) -> set[int]:
-    """Return the children of all threads of a process; none if the process is gone or not readable.
+    """Return the children of all threads of a process; none if the process is gone.
 
     The list is complete if the process is stopped.
     """
@@ -123,7 +123,7 @@ def _read_of_threads(process: int, name: str) -> list[bytes]:
     """Return a file of /proc for each thread of a process that still runs."""
     try:
         return [_read(f"/proc/{process}/task/{thread}/{name}") for thread in os.listdir(f"/proc/{process}/task")]
-    except (FileNotFoundError, PermissionError):
+    except (FileNotFoundError, ProcessLookupError):
         return []
 
 
@@ -137,7 +137,7 @@ def _read(path: str) -> bytes:
                 content += part
         finally:
             os.close(file)
-    except OSError:
+    except (FileNotFoundError, ProcessLookupError):
         return b""
     return content
 

@@ -39,8 +39,8 @@ class Standstill:
     """All descendants of this process, stopped. This process must adopt orphans and must not reap them meanwhile.
 
     The system reports the stop of a child once all its threads have stopped. It reports again if the child is
-    continued or stopped another time, so no report means no movement. The reports of further descendants go to their
-    own parents. Their CPU time shows if they moved.
+    continued, ends or is stopped another time, so no report means no movement. The reports of further descendants go to
+    their own parents. Their CPU time shows if they moved.
     """
 
     def __init__(self) -> None:
@@ -48,17 +48,18 @@ class Standstill:
         self._rounds = 0
         self._children: set[int] = set()
         self._further: set[int] = set()
-        self._stop_children()
+        self._stop_all()
+        self._children = {child for child in self._children if not _has_ended(child)}
         self._cpu_ns = self._settled_cpu_ns()
 
     def end(self) -> Rest:
         """Let all go on."""
-        has_moved = any(map(_has_report, self._children)) or self._has_further_moved()
+        has_moved = any(map(_has_child_moved, self._children)) or self._has_further_moved()
         ended_s = time.perf_counter()
         signal_all(self._children | self._further, signal.SIGCONT)
         return Rest(ended_s, has_moved)
 
-    def _stop_children(self) -> None:
+    def _stop_all(self) -> None:
         """Stop one generation after the other.
 
         Each process is stopped before its children are listed, so that it starts no more of them. It is listed again
@@ -100,8 +101,7 @@ class Standstill:
 
     def _has_further_moved(self) -> bool:
         """True if a further descendant used CPU time, or runs now and its CPU time is not counted yet."""
-        now = self._read_cpu_ns()
-        return any(ns != self._cpu_ns[process] for process, ns in now.items()) or not all(map(_is_stopped, now))
+        return self._read_cpu_ns() != self._cpu_ns or not all(map(_is_stopped, self._further))
 
     def _read_cpu_ns(self) -> dict[int, int]:
         """Return the CPU time of each further descendant that still exists, over all its threads."""
@@ -112,20 +112,25 @@ class Standstill:
         return found
 
 
-def _is_child_stopped(process: int) -> bool:
+def _is_child_stopped(child: int) -> bool:
     """True if all threads of a child have stopped since the last question, or if the child has ended."""
     try:
-        return os.waitid(os.P_PID, process, os.WSTOPPED | os.WNOHANG | _ANY_CHILD) is not None
+        return os.waitid(os.P_PID, child, os.WSTOPPED | os.WNOHANG | _ANY_CHILD) is not None
     except ChildProcessError:
         return True
 
 
-def _has_report(process: int) -> bool:
-    """True if a child was continued or stopped since its last report; False if it has ended."""
+def _has_ended(child: int) -> bool:
+    """True if a child has ended. It is not reaped."""
+    return os.waitid(os.P_PID, child, os.WEXITED | os.WNOWAIT | os.WNOHANG | _ANY_CHILD) is not None
+
+
+def _has_child_moved(child: int) -> bool:
+    """True if a child was continued, stopped again or ended since it was stopped."""
     try:
-        return os.waitid(os.P_PID, process, os.WSTOPPED | os.WCONTINUED | os.WNOHANG | _ANY_CHILD) is not None
+        return os.waitid(os.P_PID, child, os.WSTOPPED | os.WCONTINUED | os.WNOHANG | _ANY_CHILD) is not None
     except ChildProcessError:
-        return False
+        return True
 
 
 def _is_stopped(process: int) -> bool:

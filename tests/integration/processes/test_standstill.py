@@ -103,6 +103,23 @@ def test_a_whole_tree_stands_still_and_goes_on(tmp_path):
         goes_on(candidate, range(3 + THREADS))
 
 
+def test_threads_that_outlive_the_first_one_are_stopped_too(tmp_path):
+    def leave_a_thread(counters: Counters, slot: int) -> None:
+        threading.Thread(target=count, args=(counters, slot), daemon=True).start()
+        libc.syscall({"x86_64": 60, "aarch64": 93}[os.uname().machine], 0)  # ends this thread alone
+
+    def leave_threads(counters: Counters) -> None:
+        start(lambda: leave_a_thread(counters, 0))
+        start_orphan(lambda: leave_a_thread(counters, 1))
+
+    with supervised(leave_threads, tmp_path) as candidate:
+        for _ in range(5):
+            goes_on(candidate, range(2))
+            candidate.pause()
+            assert stands_still(candidate, 0.05)
+            candidate.resume()
+
+
 def test_a_confined_referee_stops_its_candidate_too(tmp_path):
     (tmp_path / "referee").mkdir()
     with supervised(tree, tmp_path) as candidate:
@@ -212,9 +229,12 @@ def test_what_wakes_without_a_sandbox_is_found_out(tmp_path, way):
         assert (failed.value.outcome, failed.value.rule) == (Outcome.REJECTED, "woke_while_stopped")
 
 
+@pytest.mark.parametrize("ends", [False, True], ids=["goes on", "ends"])
 @pytest.mark.parametrize("slot", [0, 1, 2], ids=["child", "grandchild", "orphan"])
-def test_a_signal_from_outside_is_found_out_at_the_next_pause(tmp_path, slot):
+def test_a_signal_from_outside_is_found_out_at_the_next_pause(tmp_path, slot, ends):
     def numbered(counters: Counters) -> None:
+        if ends:
+            signal.signal(signal.SIGUSR1, lambda *_: os._exit(0))
         start(lambda: (counters.__setitem__(0, os.getpid()), start(lambda: counters.__setitem__(1, os.getpid()))))
         start_orphan(lambda: counters.__setitem__(2, os.getpid()))
         wait_until(lambda: all(counters[:3]))
@@ -224,6 +244,7 @@ def test_a_signal_from_outside_is_found_out_at_the_next_pause(tmp_path, slot):
             candidate.pause()
             candidate.resume()
         candidate.pause()
+        os.kill(candidate.counters[slot], signal.SIGUSR1 if ends else 0)
         os.kill(candidate.counters[slot], signal.SIGCONT)
         time.sleep(0.05)
         candidate.send(do="go on")
