@@ -59,7 +59,9 @@ def test_inputs_that_change_the_output_have_to_be_read(tmp_path, forward, inputs
     assert FEWEST * size - 2 <= read <= MOST * size
 
 
-@pytest.mark.parametrize("forward", ["return x[:8] * 2", "return self.layer(more[0])", "return x * 0", "return x.amin()"])
+@pytest.mark.parametrize(
+    "forward", ["return x[:8] * 2", "return self.layer(more[0])", "return x * 0", "return x.amin()"]
+)
 def test_inputs_that_do_not_are_not(tmp_path, forward):
     for _ in range(3):
         assert traffic(tmp_path, forward, f"{X}, torch.rand(1, 32)").read < BYTES * 0.3
