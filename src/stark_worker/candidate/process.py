@@ -179,8 +179,6 @@ class Server:
     def _call(self, model: Callable[..., Any], message: dict[str, Any]) -> None:
         """Call the model. With a gate send "launched" when all is queued, otherwise "done" when all is finished."""
         place, seed, gate = message["place"], message["seed"], message["gate"]
-        if gate and message["warm"]:
-            self.attempt(Outcome.RUNTIME_ERROR, functools.partial(self._warm, model, place, seed))
         run = functools.partial(self._launch if gate else self._run, model, place, seed, gate)
         placed = self.attempt(Outcome.RUNTIME_ERROR, run)
         if not gate:
@@ -188,13 +186,6 @@ class Server:
         described = self.attempt(Outcome.RUNTIME_ERROR, functools.partial(self._describe, place, placed))
         self._changed = self.restore_precision() or self._changed
         self.channel.send(did="launched" if gate else "described", changed=self._changed, **described)
-
-    def _warm(self, model: Callable[..., Any], place: int, seed: int) -> None:
-        """Make the call on old inputs, so that the launches after it are as fast as in a busy process."""
-        with self.device.allocate():
-            forward(model, self.arguments[place], seed)
-        self.device.wait()
-        self.channel.send(did="warm")
 
     def _launch(self, model: Callable[..., Any], place: int, seed: int, gate: int) -> Placed:
         """Queue a call behind the gate, and the signal of its end behind the call."""
@@ -286,7 +277,8 @@ class Server:
         model = construct_model(entry, arguments, job.construct_seed, job.nontrivial)
         if not isinstance(model, torch.nn.Module):
             return model, WeightSource.SEED
-        model = model.to(job.device, getattr(torch, job.dtype) if job.dtype != "float32" else None)
+        with self.device.allocate():  # a result may lie in a buffer of the model
+            model = model.to(job.device, getattr(torch, job.dtype) if job.dtype != "float32" else None)
         given = {name: self.arena.view(spot) for name, spot in job.weights.items()}
         return model, copy_weights(model.state_dict(), given)
 

@@ -30,7 +30,6 @@ from stark_worker.timing.measurement import CallTimes
 
 LAUNCH_TIMEOUT_S = 0.05  # for all launches of a call; one that waits for the device exceeds any limit
 DONE_TIMEOUT_S, DONE_TIMEOUT_RATIO = 0.2, 10.0  # for a gated call, and as a multiple of its time awake
-MAX_WARMED_S = 5e-3  # a call that takes longer hides its launches
 SPIN_S = 0.05  # on a GPU; on the host a candidate needs all cores
 MAX_PAUSE_S = 200e-6  # secret, before the probe
 POOL_RATIO, MIN_POOL_BYTES, MAX_POOL_SHARE = 8, 2**30, 0.25  # of a call's bytes, and of the free memory
@@ -89,26 +88,20 @@ class Caller:
         del self.arena
         self._memory.close()
 
-    def call_awake(self, case: Case, is_resumed: bool = False) -> CallResult:
-        """Call the candidate on inputs that are already written.
-
-        The clock starts before its processes go on, or afterwards if it ``is_resumed``: then it shows the time in which
-        they can work.
-        """
-        place = self._choose_place()
+    def call_awake(self, case: Case) -> CallResult:
+        """Call the candidate on inputs that are already written. The clock starts when its processes go on."""
+        place, asked = self._choose_place(), time.perf_counter()
         with self._queued(place, case, self._slots) as memory:
             writing_ms, probe_ms = memory.await_written(), memory.probe()
-            if is_resumed:
-                self.candidate.resume()
-            begin = time.perf_counter()
             self.candidate.send(do="call", place=place, seed=case.seed, gate=0)
             self.candidate.expect("done", self.time_left_s, self._spin_s)
             done = time.perf_counter()
             memory.read()
             end = time.perf_counter()
+        begin = self.candidate.went_on_s()
         message = self.candidate.expect("described", self.time_left_s)
         self.candidate.pause()
-        self.time_left_s -= time.perf_counter() - begin
+        self.time_left_s -= time.perf_counter() - asked
         times = CallTimes((end - begin) * 1e3, (done - begin) * 1e3, writing_ms=writing_ms, probe_ms=probe_ms)
         return self._result(times, place, message)
 
@@ -117,28 +110,33 @@ class Caller:
 
         ``typical_s`` is its time awake.
         """
-        asked = time.perf_counter()
-        place, gate = self._choose_place(), self._gate
-        message, launch_ms = self._launch(do, place, case.seed, is_warmed=typical_s < MAX_WARMED_S)
-        self.candidate.pause()
+        place, asked = self._choose_place(), time.perf_counter()
+        message, launch_ms = self._launch(do, place, case.seed)
         results = locate(message, self.job, self.arena)
+        if any(map(self._is_copied, message["offsets"], self.job.outputs, self.job.is_written)):
+            self._let_go(is_open=False)
+            raise NotGated("a result lies outside the memory of torch's allocator and has to be copied")
         with self._queued(place, case, results) as memory:
             writing_ms = memory.await_written()
             _pause()
             probe_ms = memory.probe()
-            begin = gate.open()
-            done = gate.await_done(begin + max(DONE_TIMEOUT_S, DONE_TIMEOUT_RATIO * typical_s))
+            begin = self._gate.open()
+            done = self._gate.await_done(begin + max(DONE_TIMEOUT_S, DONE_TIMEOUT_RATIO * typical_s))
             if done is not None:
                 memory.read()
             end = time.perf_counter()
         if done is None:
-            self._let_go()
+            self._let_go(is_open=True)
             raise NotGated("the work did not end while its process was stopped")
         for view in results:
             poison(view)
         self.time_left_s -= end - asked
         times = CallTimes((end - begin) * 1e3, (done - begin) * 1e3, launch_ms, writing_ms, probe_ms)
         return self._result(times, place, message)
+
+    def _is_copied(self, offset: int, slot: TensorSlot, is_written: bool) -> bool:
+        """True if a result was copied to its slot: constant parts of the original may be left from earlier calls."""
+        return is_written and offset == slot.offset and 0 not in slot.shape
 
     @property
     def _gate(self) -> Gate:
@@ -154,30 +152,23 @@ class Caller:
         finally:
             self._memory.release()
 
-    def _launch(self, do: str, place: int, seed: int, is_warmed: bool) -> tuple[Message, float]:
-        """Have a call queued; return the message about it, and the milliseconds it took.
-
-        If it ``is_warmed``, the process first makes the same call on old inputs: a process that was stopped is slow.
-        """
-        self.candidate.resume()
-        began = time.perf_counter()
-        self.candidate.send(do=do, place=place, seed=seed, gate=self._gate.opened + 1, warm=is_warmed)
-        if is_warmed:
-            self.candidate.expect("warm", self.time_left_s, self._spin_s)
-            began = time.perf_counter()
+    def _launch(self, do: str, place: int, seed: int) -> tuple[Message, float]:
+        """Have a call queued; return the message about it, and for how many milliseconds its processes ran for it."""
+        self.candidate.send(do=do, place=place, seed=seed, gate=self._gate.opened + 1)
         message = self.candidate.arrives_within("launched", LAUNCH_TIMEOUT_S)
         if message is None:
-            self._let_go("launched")
-            raise NotGated(f"forward() did not return within {LAUNCH_TIMEOUT_S:.2f} s while its work had to wait")
-        return message, (time.perf_counter() - began) * 1e3
-
-    def _let_go(self, *expected: str) -> None:
-        """Open the gate and wait awake for what a gated call left behind."""
-        begin = time.perf_counter()
-        if expected:
             self._gate.open()
-        for did in expected:
-            self.candidate.expect(did, self.time_left_s)
+            self.candidate.expect("launched", self.time_left_s)
+            self._let_go(is_open=True)
+            raise NotGated(f"forward() did not return within {LAUNCH_TIMEOUT_S:.2f} s while its work had to wait")
+        self.candidate.pause()
+        return message, (time.perf_counter() - self.candidate.went_on_s()) * 1e3
+
+    def _let_go(self, is_open: bool) -> None:
+        """Wait awake for what a gated call left behind."""
+        begin = time.perf_counter()
+        if not is_open:
+            self._gate.open()
         self.candidate.send(do="wait")
         self.candidate.expect("waited", self.time_left_s)
         self.candidate.pause()
@@ -255,5 +246,6 @@ def _place_inputs(reference: Reference, layout: ArenaAllocator) -> tuple[tuple[T
 
 
 def _pool_bytes(reference: Reference) -> int:
-    wanted = max(POOL_RATIO * reference.call_bytes, MIN_POOL_BYTES)
+    weights = sum(map(nbytes, reference.weights.values()))
+    wanted = max(POOL_RATIO * reference.call_bytes, MIN_POOL_BYTES) + weights
     return int(min(wanted, MAX_POOL_SHARE * free_bytes(reference.device)))

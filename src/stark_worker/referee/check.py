@@ -10,6 +10,7 @@ from typing import Any
 import torch
 
 from stark_worker.correctness.compare import error_share, same_bits
+from stark_worker.correctness.inputs import RANDOM_SIGNS
 from stark_worker.correctness.model import forward
 from stark_worker.correctness.nested import Layout, layout, structure, unpack
 from stark_worker.correctness.reference import OWN_DISTRIBUTION, Case, Reference
@@ -29,7 +30,7 @@ class OutputChecker:
     def __init__(self, job: Job, reference: Reference) -> None:
         self._job, self._reference = job, reference
         self.weights_by_seed = False  # not copied, so they may differ from the reference's
-        self.precision: str | None = None  # inferred from the error on the task's own distribution
+        self.precision: str | None = None  # inferred from the error on random signs where there are any
 
     def check_description(self, description: Description) -> None:
         """Refuse results of a wrong type or structure. This helps the log: uncopied outputs are still NaN."""
@@ -75,7 +76,8 @@ class OutputChecker:
             wrong = self._difference(sharper, outputs)
         if wrong:
             raise self._wrong(wrong)
-        if case.name == OWN_DISTRIBUTION and self._reference.exact and self.precision is None:
+        shows_more = case.name == RANDOM_SIGNS or (case.name == OWN_DISTRIBUTION and self.precision is None)
+        if shows_more and case.exact and self._reference.exact:
             self.precision = self._precision(case, outputs)
 
     def _difference(self, case: Case, outputs: list[torch.Tensor]) -> str | None:

@@ -18,6 +18,7 @@ from stark_worker.correctness.compare import Rules
 from stark_worker.correctness.degenerate import degenerate_reasons
 from stark_worker.correctness.model import is_out_of_memory
 from stark_worker.correctness.reference import Reference
+from stark_worker.correctness.traffic import certain_bytes
 from stark_worker.device import cuda
 from stark_worker.device.facts import device_facts
 from stark_worker.processes.channel import Channel, ChannelClosed
@@ -28,8 +29,9 @@ from stark_worker.protocol.errors import Failure, GpuUnhealthy, MachineryFault, 
 from stark_worker.protocol.isolation import Isolation
 from stark_worker.protocol.logs import cut
 from stark_worker.protocol.report import EvalReport
-from stark_worker.protocol.request import EvalRequest, Target
+from stark_worker.protocol.request import EvalRequest, Score, Target
 from stark_worker.referee.candidate import Candidate
+from stark_worker.referee.changed_inputs import ChangeTester, has_risky_operations
 from stark_worker.referee.sampling import measure, opponent_of, prepare
 from stark_worker.referee.shapes import try_other_shapes
 from stark_worker.referee.trial import Trial
@@ -49,8 +51,7 @@ def main(channel: Channel) -> None:
         if message["do"] == "judge":
             channel.send(**referee.answer(message, files))
         else:
-            with contextlib.suppress(RuntimeError):  # the error appears again at the first request
-                cuda.init_context()
+            referee.start()
 
 
 class Referee:
@@ -58,12 +59,21 @@ class Referee:
 
     def __init__(self) -> None:
         self._reference: Reference | None = None
+        self._tester: ChangeTester | None = None  # for a task on a GPU, until its reference is there
         self._isolation: Isolation | None = None  # of this process, if the task is untrusted
+
+    def start(self) -> None:
+        """Start CUDA, and before it the process that may die of it."""
+        self._tester = ChangeTester(make_expendable_reference)
+        with contextlib.suppress(RuntimeError):  # the error appears again at the first request
+            cuda.init_context()
 
     def answer(self, message: dict[str, Any], files: list[int]) -> dict[str, Any]:
         """Judge the candidates whose descriptors are in ``files``; write the report to the current folder."""
         request = from_json(EvalRequest, Path(REQUEST_FILE).read_bytes())
         folders = [Path(folder) for folder in message["folders"]]
+        if self._reference is None and request.target is not Target.CPU:
+            self._tester = self._tester or ChangeTester(make_expendable_reference)
         try:
             if request.untrusted_task:
                 self._confine(request, folders)
@@ -90,7 +100,7 @@ class Referee:
     def _judge(self, request: EvalRequest, candidates: list[Candidate], cache: str) -> EvalReport:
         began = time.monotonic()
         try:
-            self._reference = self._reference or set_up(request)
+            self._reference = self._reference or self._set_up(request)
             report = judge(request, candidates, self._reference, cache)
         finally:
             for candidate in candidates:
@@ -104,6 +114,25 @@ class Referee:
             reference_isolation=self._isolation,
         )
 
+    def _set_up(self, request: EvalRequest) -> Reference:
+        """Make the reference of a task. Leave out changed inputs of which its process would die."""
+        reference = set_up(request, Path.cwd())
+        if self._tester is not None:
+            if request.score is Score.VERIFIED and has_risky_operations(reference):
+                reference.left_out.update(self._tester.find_failing())
+            self._tester.close()
+            self._tester = None
+            certain_bytes(reference)  # while the device's memory is free
+        return reference
+
+
+def make_expendable_reference(folder: Path) -> Reference:
+    """Make the reference of the request in the current folder, in a process that may die."""
+    request = from_json(EvalRequest, Path(REQUEST_FILE).read_bytes())
+    if request.untrusted_task:
+        enter_sandbox([], True, cuda.init_context, own_user=False)
+    return set_up(request, folder)
+
 
 def _machinery_fault(error: Exception) -> MachineryFault:
     """Classify an error of torch or the system. Torch's CUDA errors are RuntimeErrors; only the text differs."""
@@ -114,7 +143,7 @@ def _machinery_fault(error: Exception) -> MachineryFault:
     return GpuUnhealthy(f"GPU unhealthy: {error}")
 
 
-def set_up(request: EvalRequest) -> Reference:
+def set_up(request: EvalRequest, folder: Path) -> Reference:
     """Make the reference of a task, once for all its candidates."""
     if missing := cuda.find_missing(request.target):
         raise MachineryFault(missing)
@@ -123,7 +152,7 @@ def set_up(request: EvalRequest) -> Reference:
     device = "cpu" if request.target is Target.CPU else "cuda"
     if device == "cuda":
         cuda.init_context()  # the generator of an unused device cannot be seeded
-    return Reference(request.task_source, request.precision, Path.cwd(), device, request.score, Rules.of(request))
+    return Reference(request.task_source, request.precision, folder, device, request.score, Rules.of(request))
 
 
 def judge(request: EvalRequest, candidates: list[Candidate], reference: Reference, cache: str) -> EvalReport:

@@ -82,6 +82,9 @@ class Trial:
         self._extra_bytes = footprint.extra_bytes() if footprint else None
         exact = "double precision" if self._reference.exact else "the task's own precision"
         self.checks[Check.CORRECTNESS] = f"{count} input sets against a reference in {exact}"
+        if failing := self._reference.left_out:
+            why = "; ".join(f"{kind}: {reason}" for kind, reason in sorted(failing.items()))
+            self.checks[Check.CORRECTNESS] += f". Left out, because the reference fails there: {why}"
 
     def prepare(self) -> None:
         """Do everything before the timed calls; raise ``Failure`` if the candidate fails."""
@@ -186,7 +189,7 @@ class Trial:
     def _measure_empty_calls(self) -> None:
         """Make calls with the same preparations as real ones. The first one touches new memory and is left out."""
         is_large = self._reference.call_bytes >= LARGE_CALL_BYTES
-        awake = [self._caller.call_awake(self._draw_inputs(), is_resumed=True).times for _ in range(EMPTY_CALLS + 1)]
+        awake = [self._caller.call_awake(self._draw_inputs()).times for _ in range(EMPTY_CALLS + 1)]
         self._empty = Calibration(tuple(awake[1:]))
         self.checks[Check.HANDSHAKE] = f"{self._empty.done_ms:.3f}"
         if not self.on_host:

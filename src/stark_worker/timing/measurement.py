@@ -20,7 +20,7 @@ from stark_worker.protocol.report import Timing
 
 MIN_MS = 1e-4  # of one call: a shorter time is noise
 MIN_SWITCH_MS = 0.02  # between two processes on a GPU
-HIDDEN_LAUNCH_MS = 0.1  # of one call's launch: KernelBench hides as much while it empties the device's cache
+HIDDEN_LAUNCH_MS = 0.3  # of one call's launch: a process that was stopped launches slowly at first
 MAX_WRITE_RATIO = 1.1  # of writing the inputs next to a loaded candidate to writing them before
 MAX_DISTURBED, MAX_DISTURBED_SHARE = 3, 0.1  # of all calls; more are no accident
 
@@ -35,7 +35,7 @@ class CallTimes(NamedTuple):
 
     total_ms: float  # from the gate or the request until the referee has copied the results
     done_ms: float  # from there until the candidate's last operation, or its message
-    launch_ms: float = 0.0  # until all work of a gated call was queued
+    launch_ms: float = 0.0  # for which the processes ran to queue a gated call
     writing_ms: float = 0.0  # of inputs and poison, by the device
     probe_ms: float = 0.0  # of the referee's own kernel just before the call
 
