@@ -36,7 +36,7 @@ def test_an_evaluation_waits_until_nobody_else_measures(tmp_path):
     async def occupied() -> None:
         async with GpuLock(known, name).hold():
             with pytest.raises(TimeoutError):
-                await asyncio.to_thread(worker.judge, request, 20.0)
+                await asyncio.to_thread(worker.judge, request, 12.0)
 
     with running_worker(tmp_path / "cache", Target.TRITON) as worker:
         known = known_as(name)

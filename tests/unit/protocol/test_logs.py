@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import pytest
+
 from stark_worker.protocol.logs import (
     MAX_ERRORS,
     MAX_LOG_CHARACTERS,
     compiler_errors,
+    describe_timeout,
     error_messages,
     map_to_candidate_lines,
 )
+from stark_worker.protocol.request import Limits
 
 GCC = """\
 In file included from /usr/include/c++/12/vector:64,
@@ -82,3 +86,13 @@ def test_messages_are_without_the_shown_source():
 
 def test_names_of_the_light_headers_are_shown_as_torchs():
     assert map_to_candidate_lines("no matching function for 'stark_light::Tensor'", {}).endswith("'at::Tensor'")
+
+
+@pytest.mark.parametrize("did", ["done", "described", "warm", "launched", "waited"])
+def test_a_call_that_never_ends_is_told_which_limit_it_exceeded(did):
+    """Whichever of a call's messages does not come."""
+    assert "1.5 s (evaluation.run_s)" in describe_timeout(did, Limits(build_s=90.0, run_s=1.5))
+
+
+def test_one_that_never_loads_is_told_the_other_limit():
+    assert "90 s to be compiled and loaded (evaluation.build_s)" in describe_timeout("loaded", Limits(90.0, 1.5))
