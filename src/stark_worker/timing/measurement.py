@@ -20,7 +20,9 @@ from stark_worker.protocol.report import Timing
 
 MIN_MS = 1e-4  # of one call: a shorter time is noise
 MIN_SWITCH_MS = 0.02  # between two processes on a GPU
-HIDDEN_LAUNCH_MS = 0.3  # of one call's launch: a process that was stopped launches slowly at first
+# A process that was stopped launches more slowly at first: a part of its launch counts, beyond an allowance.
+LAUNCH_SHARE, HIDDEN_LAUNCH_MS, LAUNCH_DOUBT_SHARE = 0.5, 0.3, 0.25
+PROCESS_DOUBT_MS = 0.0007  # the same kernel in two processes differs by as much
 MAX_WRITE_RATIO = 1.1  # of writing the inputs next to a loaded candidate to writing them before
 MAX_DISTURBED, MAX_DISTURBED_SHARE = 3, 0.1  # of all calls; more are no accident
 
@@ -108,18 +110,18 @@ def timing_of(measured: Measurement) -> Timing:
     if not measured.is_gated:
         return Timing(tuple(call.total_ms for call in measured.calls), measured.empty.done_ms)
     _refuse_early(measured)
-    empty = measured.empty
+    empty, doubt_ms = measured.empty, PROCESS_DOUBT_MS + measured.empty.error_ms + _drift_ms(measured)
     samples = tuple(max(call.total_ms - empty.overhead_ms, MIN_MS) for call in measured.calls)
     launching_ms = _launching_ms(measured)
     if launching_ms > statistics.median(samples):  # what takes longer to launch is as slow as its launches
-        samples = tuple(max(sample, launching_ms) for sample in samples)
-    return Timing(samples, empty.error_ms + _drift_ms(measured))
+        return Timing(tuple(max(sample, launching_ms) for sample in samples), LAUNCH_DOUBT_SHARE * launching_ms)
+    return Timing(samples, doubt_ms)
 
 
 def _launching_ms(measured: Measurement) -> float:
     """Return the host's time to launch one call, beyond what can be hidden."""
     launch_ms = statistics.median(call.launch_ms for call in measured.calls)
-    return launch_ms - measured.empty.median(lambda call: call.launch_ms) - HIDDEN_LAUNCH_MS
+    return LAUNCH_SHARE * (launch_ms - measured.empty.median(lambda call: call.launch_ms)) - HIDDEN_LAUNCH_MS
 
 
 def _drift_ms(measured: Measurement) -> float:
