@@ -192,7 +192,9 @@ def copy_into(view: torch.Tensor, tensor: torch.Tensor) -> None:
 def poison(view: torch.Tensor) -> None:
     """Overwrite a whole output with a value that no candidate can know: no part of an earlier result may pass."""
     chance = random.SystemRandom()
-    if view.is_floating_point() or view.is_complex():
+    if view.is_complex():
+        torch.view_as_real(view).fill_(float("nan"))
+    elif view.is_floating_point():
         view.fill_(float("nan"))
     elif view.dtype is torch.bool:
         view.fill_(chance.random() < 0.5)

@@ -115,7 +115,9 @@ class Caller:
         results = locate(message, self.job, self.arena)
         if any(map(self._is_copied, message["offsets"], self.job.outputs, self.job.is_written)):
             self._let_go(is_open=False)
-            raise NotGated("a result lies outside the memory of torch's allocator and has to be copied")
+            raise NotGated(
+                "a result has to be copied: it lies outside the memory of torch's allocator, or is returned twice"
+            )
         with self._queued(place, case, results) as memory:
             writing_ms = memory.await_written()
             _pause()

@@ -60,6 +60,7 @@ class Trial:
         self._caller = Caller(request, candidate, reference, cache)
         self._checker = OutputChecker(self._caller.job, reference)
         self._selection = Selection()
+        self._empty = self._empty_gated = Calibration(())  # until calls without a candidate are made
 
     def __enter__(self) -> Trial:
         return self
@@ -93,6 +94,12 @@ class Trial:
         if not self.on_host:
             self._try_gate()
 
+    def share_calibration(self, other: Trial) -> None:
+        """Take the same off the calls of both. Two processes differ in calls without work, and hardly in others."""
+        if not self.on_host:
+            joined = self._empty_gated + other._empty_gated
+            self._empty_gated, other._empty_gated = joined, joined
+
     def restart_clock(self) -> None:
         """Reset the time left, after the other side of a comparison was prepared."""
         self._caller.time_left_s = self._request.limits.run_s
@@ -107,7 +114,7 @@ class Trial:
         return None if not self.on_host and self._empty_gated.is_disturbed(times) else times
 
     def recheck(self, case: Case) -> None:
-        """Make an empty call in this process, to see if what is taken off still holds. For a trusted opponent alone."""
+        """Make an empty call in this process of an opponent, to see if what is taken off still holds."""
         try:
             self.rechecked.append(self._caller.call_gated(case, do="empty").times)
         except NotGated as error:

@@ -22,7 +22,7 @@ MIN_MS = 1e-4  # of one call: a shorter time is noise
 MIN_SWITCH_MS = 0.02  # between two processes on a GPU
 # A process that was stopped launches more slowly at first: a part of its launch counts, beyond an allowance.
 LAUNCH_SHARE, HIDDEN_LAUNCH_MS, LAUNCH_DOUBT_SHARE = 0.5, 0.3, 0.25
-PROCESS_DOUBT_MS = 0.0007  # the same kernel in two processes differs by as much
+PROCESS_DOUBT_MS = 0.0005  # the same kernel in two processes differs by as much
 MAX_WRITE_RATIO = 1.1  # of writing the inputs next to a loaded candidate to writing them before
 MAX_DISTURBED, MAX_DISTURBED_SHARE = 3, 0.1  # of all calls; more are no accident
 
@@ -48,6 +48,10 @@ class Calibration:
 
     calls: tuple[CallTimes, ...]
     fills: tuple[CallTimes, ...] = ()
+
+    def __add__(self, other: Calibration) -> Calibration:
+        """Join the calls of two processes: what is taken off is the same for both sides of a comparison."""
+        return Calibration(self.calls + other.calls, self.fills + other.fills)
 
     def median(self, field: Callable[[CallTimes], float]) -> float:
         return statistics.median(map(field, self.calls))
@@ -101,7 +105,7 @@ class Measurement:
     empty: Calibration
     calls: tuple[CallTimes, ...]
     disturbed: int = 0  # calls that were repeated because something ran before their gate
-    rechecked: tuple[CallTimes, ...] = ()  # empty calls in turns with the timed ones; of a trusted opponent alone
+    rechecked: tuple[CallTimes, ...] = ()  # empty calls in turns with the timed ones, in the opponent's process
 
 
 def timing_of(measured: Measurement) -> Timing:
@@ -110,12 +114,12 @@ def timing_of(measured: Measurement) -> Timing:
     if not measured.is_gated:
         return Timing(tuple(call.total_ms for call in measured.calls), measured.empty.done_ms)
     _refuse_early(measured)
-    empty, doubt_ms = measured.empty, PROCESS_DOUBT_MS + measured.empty.error_ms + _drift_ms(measured)
+    empty = measured.empty
     samples = tuple(max(call.total_ms - empty.overhead_ms, MIN_MS) for call in measured.calls)
     launching_ms = _launching_ms(measured)
     if launching_ms > statistics.median(samples):  # what takes longer to launch is as slow as its launches
         return Timing(tuple(max(sample, launching_ms) for sample in samples), LAUNCH_DOUBT_SHARE * launching_ms)
-    return Timing(samples, doubt_ms)
+    return Timing(samples, PROCESS_DOUBT_MS, empty.error_ms + _drift_ms(measured))
 
 
 def _launching_ms(measured: Measurement) -> float:
@@ -125,7 +129,7 @@ def _launching_ms(measured: Measurement) -> float:
 
 
 def _drift_ms(measured: Measurement) -> float:
-    """Return how far later empty calls in the same process differ from the first; 0 if there are none."""
+    """Return how far later empty calls differ from those before the candidate was loaded; 0 if there are none."""
     if not measured.rechecked:
         return 0.0
     later_ms = statistics.median(call.total_ms for call in measured.rechecked)

@@ -41,6 +41,9 @@ class FakeTrial:
         if self._at_first:
             raise self._at_first
 
+    def share_calibration(self, other: FakeTrial) -> None:
+        self.calibrated_with, other.calibrated_with = other, self
+
     def restart_clock(self) -> None:
         self.restarted += 1
 
@@ -55,7 +58,7 @@ class FakeTrial:
         self.rechecked.append(CallTimes(0.3, 0.15))
 
     def timing(self) -> Timing:
-        return Timing(tuple(call.total_ms for call in self.times), unsure_ms=0.25)
+        return Timing(tuple(call.total_ms for call in self.times), unsure_ms=0.25, shared_ms=0.5)
 
 
 class FakeReference:
@@ -80,6 +83,7 @@ def test_both_sides_are_gated_or_both_are_awake_for_the_same_reason(reasons, is_
     trial, opponent = (FakeTrial(why_awake=reason) for reason in reasons)
     prepare(trial, [opponent])
     assert [(each.is_gated, each.why_awake, each.restarted) for each in (trial, opponent)] == [(is_gated, why, 1)] * 2
+    assert trial.calibrated_with is opponent
 
 
 def test_the_host_has_no_gate():
@@ -105,14 +109,12 @@ def test_samples_come_in_pairs_on_the_same_inputs_never_used_before():
     assert len(timing.samples_ms) == len(other.samples_ms) == DEVICE_SAMPLES[1]
     assert trial.cases == opponent.cases
     assert len(set(trial.cases)) == len(trial.cases)
-    assert (timing.unsure_ms, other.unsure_ms) == (0.25, 0.25)
 
 
-def test_awake_an_opponent_is_not_in_doubt():
+def test_an_opponent_is_not_in_doubt():
     """It gains nothing by hiding work."""
-    sides = [FakeTrial(on_host=True), FakeTrial(on_host=True)]
-    prepare(sides[0], sides[1:])
-    assert [timing.unsure_ms for timing in measure(sides, FakeReference())] == [0.25, 0.0]
+    timings = measure([FakeTrial(), FakeTrial()], FakeReference())
+    assert [(each.unsure_ms, each.shared_ms) for each in timings] == [(0.25, 0.5), (0.0, 0.0)]
 
 
 @pytest.mark.parametrize("disturbed", ["candidate", "opponent"])
@@ -138,7 +140,7 @@ def test_empty_calls_are_repeated_in_turns_in_the_opponents_process():
     trial, opponent = FakeTrial(), FakeTrial()
     measure([trial, opponent], FakeReference())
     assert len(opponent.rechecked) == DEVICE_SAMPLES[1] // RECHECK_EVERY
-    assert trial.rechecked == [], "what a candidate's process does then proves nothing"
+    assert trial.rechecked is opponent.rechecked, "a candidate's own process proves nothing then"
     alone = FakeTrial()
     measure([alone], FakeReference())
     assert alone.rechecked == []

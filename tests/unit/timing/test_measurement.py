@@ -11,13 +11,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stark_worker.protocol.errors import Failure, MachineryFault, Outcome
+from stark_worker.protocol.report import Timing
 from stark_worker.timing.measurement import (
     HIDDEN_LAUNCH_MS,
+    LAUNCH_DOUBT_SHARE,
+    LAUNCH_SHARE,
     MAX_DISTURBED,
     MAX_DISTURBED_SHARE,
     MAX_WRITE_RATIO,
     MIN_MS,
     MIN_SWITCH_MS,
+    PROCESS_DOUBT_MS,
     Calibration,
     CallTimes,
     Measurement,
@@ -72,14 +76,16 @@ def test_a_time_is_never_negative_nor_below_what_launching_took(empty, timed):
     for sample, call in zip(timing.samples_ms, measured.calls, strict=True):
         assert sample >= call.total_ms - overhead_ms
     launched_ms, free_ms = (median_of(each, "launch_ms") for each in (timed, empty.calls))
-    assert timing.median_ms >= launched_ms - free_ms - HIDDEN_LAUNCH_MS - 1e-9
+    assert timing.median_ms >= LAUNCH_SHARE * (launched_ms - free_ms) - HIDDEN_LAUNCH_MS - 1e-9
 
 
 def test_launches_that_an_idle_device_hides_are_free_and_longer_ones_are_not():
-    free_ms = EMPTY_CALL.launch_ms + HIDDEN_LAUNCH_MS
-    hidden, seen = (lasting(0.01)._replace(launch_ms=ms) for ms in (free_ms, free_ms + 0.5))
+    free_ms = EMPTY_CALL.launch_ms + HIDDEN_LAUNCH_MS / LAUNCH_SHARE
+    hidden, seen = (lasting(0.01)._replace(launch_ms=ms) for ms in (free_ms, free_ms + 0.5 / LAUNCH_SHARE))
     assert timing_of(gated(hidden)).median_ms == pytest.approx(0.01)
-    assert timing_of(gated(seen)).median_ms == pytest.approx(0.5)
+    timing = timing_of(gated(seen))
+    assert timing.median_ms == pytest.approx(0.5)
+    assert timing.unsure_ms == pytest.approx(0.5 * LAUNCH_DOUBT_SHARE)
 
 
 def test_one_slow_launch_is_an_accident():
@@ -168,10 +174,27 @@ def test_a_candidate_that_disturbs_every_call_is_rejected_without_any_sample():
 
 @given(st.lists(in_time, min_size=1, max_size=9), calibrations, st.lists(calls, max_size=9))
 def test_the_doubt_is_that_of_the_calibration_and_how_far_later_empty_calls_are_off(timed, empty, later):
-    unsure_ms = timing_of(without_early(gated(*timed, empty=empty, rechecked=tuple(later)))).unsure_ms
+    timed = [call._replace(launch_ms=0.0) for call in timed]
+    timing = timing_of(without_early(gated(*timed, empty=empty, rechecked=tuple(later))))
     drift_ms = abs(median_of(later, "total_ms") - median_of(empty.calls, "total_ms")) if later else 0.0
     assert empty.error_ms >= 0.0
-    assert unsure_ms == pytest.approx(empty.error_ms + drift_ms)
+    assert timing.shared_ms == pytest.approx(empty.error_ms + drift_ms)
+    assert timing.unsure_ms == PROCESS_DOUBT_MS
+
+
+def test_the_error_that_both_sides_share_matters_only_if_they_differ():
+    same, other = Timing((1.0,) * 9, shared_ms=0.1), Timing((2.0,) * 9)
+    assert same.ratio_to(Timing((1.0,) * 9)) == Timing((1.0,) * 9).ratio_to(Timing((1.0,) * 9))
+    low, high = same.ratio_to(other)
+    assert low < 0.48  # 0.9 / 1.9
+    assert high > 1.1 / 2.1
+
+
+def test_two_processes_are_calibrated_together():
+    slower = Calibration(tuple(call._replace(done_ms=call.done_ms + 0.01) for call in EMPTY.calls), (EMPTY_CALL,))
+    joined = EMPTY + slower
+    assert len(joined.calls) == 2 * len(EMPTY.calls)
+    assert EMPTY.done_ms < joined.done_ms < slower.done_ms
 
 
 def test_more_empty_calls_leave_less_doubt():
