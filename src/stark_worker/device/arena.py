@@ -160,6 +160,10 @@ class HostMemory:
         """Return 0: what was written can be read at once."""
         return 0.0
 
+    def flush(self) -> float:
+        """Return 0: the host's caches are small next to what runs between two calls."""
+        return 0.0
+
     def probe(self) -> float:
         """Return 0: nothing of a stopped candidate runs."""
         return 0.0

@@ -27,6 +27,7 @@ from stark_worker.device.gate import Steps, open_gate
 DELAY_FACTOR, MAX_DELAY_MS, DELAY_DECAY = 2.0, 10.0, 0.9
 CYCLES_PER_MS = 2_000_000
 WORDS_PER_DECOY, MAX_DECOYS = 64, 256  # of one input
+FLUSH, PROBE, READ = 1, 2, 3  # steps of a call
 # The driver's constants.
 _PINNED, _FILE, _DEVICE, _READ_AND_WRITE, _RECOMMENDED = 1, 1, 1, 3, 1
 
@@ -105,8 +106,9 @@ class DeviceMemory:
     def queue(self, inputs: Pairs, outputs: Sequence[torch.Tensor], copies: Pairs) -> None:
         """Queue all of this process's work on the device for one call: writing, the probe and the copy of the outputs.
 
-        Probe and copy wait for their steps. So no launch is part of a measurement, only stores and loads of words.
-        Writes: the inputs, of which some words stay wrong until the probe, then the flush, and the poison last.
+        All but the writes wait for their steps. So no launch is part of a measurement, only stores and loads of words.
+        Some words of the inputs stay wrong until the probe. The cache is flushed as late as possible: a copy engine
+        could fill it again.
         """
         sleep: Any = torch.cuda._sleep
         began = time.perf_counter()
@@ -119,35 +121,36 @@ class DeviceMemory:
             copy_by_kernel(view, tensor)
         right = self._words[decoys]
         self._words.scatter_(0, decoys, right.bitwise_xor(random.SystemRandom().randrange(1, 2**31)))
-        if self._flush is not None:
-            self._flush.fill_(0)
         for view in outputs:
             poison(view)
         self._written.record()
         delay_ms = DELAY_FACTOR * (time.perf_counter() - began) * 1e3
         self._delay_ms = min(max(delay_ms, DELAY_DECAY * self._delay_ms), MAX_DELAY_MS)
-        self._steps.queue_wait(1)
-        self._words.scatter_(0, decoys, right)
-        self._steps.queue_signal(1)
-        self._steps.queue_wait(2)
-        for mine, view in pairs:
-            torch.bitwise_or(view, 0, out=mine)
-        self._steps.queue_signal(2)
+        with self._steps.queued(FLUSH):
+            if self._flush is not None:
+                self._flush.fill_(0)
+        with self._steps.queued(PROBE):
+            self._words.scatter_(0, decoys, right)
+        with self._steps.queued(READ):
+            for mine, view in pairs:
+                torch.bitwise_or(view, 0, out=mine)
 
     def await_written(self) -> float:
         """Wait for the writes; return the milliseconds they took. While anything of a candidate runs, none is done."""
         self._written.synchronize()
         return float(self._begun.elapsed_time(self._written))
 
+    def flush(self) -> float:
+        """Flush the cache; return the milliseconds, more if anything of a candidate ran since the writes."""
+        return self._steps.take(FLUSH)
+
     def probe(self) -> float:
-        """Correct the decoys by one small kernel; return its milliseconds, more if anything of a candidate ran."""
-        began = time.perf_counter()
-        self._steps.take(1)
-        return (time.perf_counter() - began) * 1e3
+        """Correct the decoys by one small kernel; return the milliseconds, more if anything of a candidate ran."""
+        return self._steps.take(PROBE)
 
     def read(self) -> None:
         """Copy the outputs. The device changes to this process for it, after the work of the candidate's."""
-        self._steps.take(2)
+        self._steps.take(READ)
 
     def release(self) -> None:
         """Let all queued work run, after a call that failed."""

@@ -13,6 +13,7 @@ import fcntl
 import mmap
 import os
 import time
+from collections.abc import Iterator
 
 import torch
 
@@ -100,21 +101,23 @@ class Steps:
         held.callback(self._stream.close)
         self._queued: dict[int, int] = {}  # the last number of each step
 
-    def queue_wait(self, step: int) -> None:
-        self._queued[step] = self._queued.get(step, 0) + 1
-        self._stream.queue_wait(step * STEP, self._queued[step])
+    @contextlib.contextmanager
+    def queued(self, step: int) -> Iterator[None]:
+        """Queue what is launched inside as a step."""
+        number = self._queued[step] = self._queued.get(step, 0) + 1
+        self._stream.queue_wait(step * STEP, number)
+        yield
+        self._stream.queue_write(step * STEP + DONE, number)
 
-    def queue_signal(self, step: int) -> None:
-        self._stream.queue_write(step * STEP + DONE, self._queued[step])
-
-    def take(self, step: int) -> None:
-        """Begin a step and spin until it is done: waking up takes longer than a short kernel."""
+    def take(self, step: int) -> float:
+        """Begin a step and spin until it is done, as waking up would take longer; return the milliseconds."""
         words, number, done = self._words, self._queued[step], (step * STEP + DONE) // 4
-        clock, until = time.perf_counter, time.perf_counter() + STEP_TIMEOUT_S
+        clock, began = time.perf_counter, time.perf_counter()
         words[step * STEP // 4] = number
         while words[done] != number:
-            if clock() > until:
+            if clock() > began + STEP_TIMEOUT_S:
                 raise GpuUnhealthy(f"GPU unhealthy: a copy did not end within {STEP_TIMEOUT_S:.0f} s.")
+        return (clock() - began) * 1e3
 
     def take_all(self) -> None:
         for step in self._queued:

@@ -92,7 +92,7 @@ class Caller:
         """Call the candidate on inputs that are already written. The clock starts when its processes go on."""
         place, asked = self._choose_place(), time.perf_counter()
         with self._queued(place, case, self._slots) as memory:
-            writing_ms, probe_ms = memory.await_written(), memory.probe()
+            before = (memory.await_written(), memory.flush(), memory.probe())
             self.candidate.send(do="call", place=place, seed=case.seed, gate=0)
             self.candidate.expect("done", self.time_left_s, self._spin_s)
             done = time.perf_counter()
@@ -102,7 +102,7 @@ class Caller:
         message = self.candidate.expect("described", self.time_left_s)
         self.candidate.pause()
         self.time_left_s -= time.perf_counter() - asked
-        times = CallTimes((end - begin) * 1e3, (done - begin) * 1e3, writing_ms=writing_ms, probe_ms=probe_ms)
+        times = CallTimes((end - begin) * 1e3, (done - begin) * 1e3, 0.0, *before)
         return self._result(times, place, message)
 
     def call_gated(self, case: Case, typical_s: float = 0.0, do: str = "call") -> CallResult:
@@ -121,7 +121,7 @@ class Caller:
         with self._queued(place, case, results) as memory:
             writing_ms = memory.await_written()
             _pause()
-            probe_ms = memory.probe()
+            before = (writing_ms, memory.flush(), memory.probe())
             begin = self._gate.open()
             done = self._gate.await_done(begin + max(DONE_TIMEOUT_S, DONE_TIMEOUT_RATIO * typical_s))
             if done is not None:
@@ -133,7 +133,7 @@ class Caller:
         for view in results:
             poison(view)
         self.time_left_s -= end - asked
-        times = CallTimes((end - begin) * 1e3, (done - begin) * 1e3, launch_ms, writing_ms, probe_ms)
+        times = CallTimes((end - begin) * 1e3, (done - begin) * 1e3, launch_ms, *before)
         return self._result(times, place, message)
 
     def _is_copied(self, offset: int, slot: TensorSlot, is_written: bool) -> bool:

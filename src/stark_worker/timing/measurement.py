@@ -39,6 +39,7 @@ class CallTimes(NamedTuple):
     done_ms: float  # from there until the candidate's last operation, or its message
     launch_ms: float = 0.0  # for which the processes ran to queue a gated call
     writing_ms: float = 0.0  # of inputs and poison, by the device
+    flush_ms: float = 0.0  # of the cache
     probe_ms: float = 0.0  # of the referee's own kernel just before the call
 
 
@@ -89,10 +90,11 @@ class Calibration:
         return call.done_ms < self.done_ms / 2
 
     def is_disturbed(self, call: CallTimes) -> bool:
-        """True if writing or the probe took longer, as happens if anything of a candidate runs before the gate."""
+        """True if one of these took longer, as happens if anything of a candidate runs before the gate."""
         slack_ms = self.switch_ms / 2
         return (
             call.probe_ms > self.median(lambda each: each.probe_ms) + slack_ms
+            or call.flush_ms > self.median(lambda each: each.flush_ms) + slack_ms
             or call.writing_ms > MAX_WRITE_RATIO * self.median(lambda each: each.writing_ms) + slack_ms
         )
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Iterator
 from types import SimpleNamespace
 
 import pytest
@@ -9,7 +11,7 @@ import torch
 
 from stark_worker.device import cuda_arena
 from stark_worker.device.arena import Arena, ArenaAllocator
-from stark_worker.device.cuda_arena import DeviceMemory, copy_by_kernel
+from stark_worker.device.cuda_arena import FLUSH, PROBE, READ, DeviceMemory, copy_by_kernel
 
 LAYOUT = ArenaAllocator()
 X, WEIGHT, OUT = LAYOUT.place_all([torch.empty(16, 8), torch.empty(4, dtype=torch.int64), torch.empty(8, 3).t()])
@@ -21,13 +23,12 @@ class Recorded:
     def __init__(self, memory: DeviceMemory) -> None:
         self._memory, self.seen = memory, []
 
-    def queue_wait(self, step: int) -> None:
+    @contextlib.contextmanager
+    def queued(self, step: int) -> Iterator[None]:
         x, weight, out = (each.clone() for each in self._memory.arena.views((X, WEIGHT, OUT)))
         flushed = self._memory._flush is None or not self._memory._flush.any()
         self.seen.append((step, SimpleNamespace(x=x, weight=weight, out=out, flushed=flushed)))
-
-    def queue_signal(self, step: int) -> None:
-        self.seen.append((step, None))
+        yield
 
 
 @pytest.fixture(params=[True, False], ids=["flushed", "not flushed"])
@@ -51,8 +52,10 @@ def test_inputs_are_right_only_after_the_probe_and_outputs_are_poisoned_before(m
     view_out.fill_(1.0)
     mine = torch.zeros(8, 3).t()
     memory.queue([(view_x, x), (view_weight, weight)], [view_out], [(mine, view_out)])
-    (probe, before), (_, _), (copy, after), (_, _) = memory._steps.seen
-    assert (probe, copy) == (1, 2)
+    (_, written), (_, before), (_, after) = memory._steps.seen
+    assert [step for step, _ in memory._steps.seen] == [FLUSH, PROBE, READ]
+    assert written.out.isnan().all()
+    assert written.flushed is (memory._flush is None), "the cache is flushed after all writes"
     assert (before.x != x).sum() == 1, "a word of each input stays wrong"
     assert (before.weight != weight).sum() == 1
     assert before.out.isnan().all()

@@ -127,8 +127,8 @@ def steps(monkeypatch):
 def test_steps_of_ones_own_work_run_when_they_are_taken(steps):
     for _ in range(3):
         for step in (1, 2):
-            steps.queue_wait(step)
-            steps.queue_signal(step)
+            with steps.queued(step):
+                pass
         thread = threading.Thread(target=steps._stream.run)
         thread.start()
         steps.take(1)
@@ -139,8 +139,8 @@ def test_steps_of_ones_own_work_run_when_they_are_taken(steps):
 
 def test_all_queued_steps_can_be_taken_after_a_call_that_failed(steps):
     for step in (1, 2):
-        steps.queue_wait(step)
-        steps.queue_signal(step)
+        with steps.queued(step):
+            pass
     thread = threading.Thread(target=steps._stream.run)
     thread.start()
     steps.take(1)
@@ -150,6 +150,7 @@ def test_all_queued_steps_can_be_taken_after_a_call_that_failed(steps):
 
 def test_a_device_that_does_not_answer_is_unhealthy(steps, monkeypatch):
     monkeypatch.setattr(module, "STEP_TIMEOUT_S", 0.01)
-    steps.queue_wait(1)
+    with steps.queued(1):
+        pass
     with pytest.raises(GpuUnhealthy, match="did not end"):
         steps.take(1)

@@ -30,12 +30,12 @@ from stark_worker.timing.measurement import (
 )
 
 # As on an H200: two switches of processes, of which the referee's copy pays one.
-EMPTY_CALL = CallTimes(total_ms=0.2924, done_ms=0.1460, launch_ms=0.04, writing_ms=0.05, probe_ms=0.009)
+EMPTY_CALL = CallTimes(total_ms=0.2924, done_ms=0.1460, launch_ms=0.04, writing_ms=0.05, flush_ms=0.06, probe_ms=0.009)
 EMPTY = Calibration((EMPTY_CALL,) * 9)
 SWITCH_MS = EMPTY_CALL.total_ms - EMPTY_CALL.done_ms - EMPTY_CALL.probe_ms
 
 times_ms = st.floats(0.0, 1e4)
-calls = st.builds(CallTimes, times_ms, times_ms, times_ms, times_ms, times_ms)
+calls = st.builds(CallTimes, *[times_ms] * len(CallTimes._fields))
 in_time = calls.map(lambda call: call._replace(done_ms=call.done_ms + EMPTY_CALL.done_ms))
 calibrations = st.builds(Calibration, *(st.lists(calls, min_size=least, max_size=12).map(tuple) for least in (1, 0)))
 
@@ -139,6 +139,7 @@ def test_one_early_end_is_an_accident_and_two_are_rejected_by_name():
     ("field", "most_ms"),
     [
         ("probe_ms", EMPTY_CALL.probe_ms + SWITCH_MS / 2),
+        ("flush_ms", EMPTY_CALL.flush_ms + SWITCH_MS / 2),
         ("writing_ms", MAX_WRITE_RATIO * EMPTY_CALL.writing_ms + SWITCH_MS / 2),
     ],
 )
@@ -246,7 +247,7 @@ def test_the_shortest_switch_that_is_one(switch_ms, is_refused):
 
 
 def test_one_unusual_empty_call_changes_nothing():
-    odd = CallTimes(9.0, 0.0, 9.0, 9.0, 9.0)
+    odd = CallTimes(9.0, 0.0, 9.0, 9.0, 9.0, 9.0)
     assert Calibration((*EMPTY.calls, odd)).overhead_ms == EMPTY.overhead_ms
     assert Calibration((*EMPTY.calls, odd)).switch_ms == pytest.approx(SWITCH_MS)
 
