@@ -92,7 +92,7 @@ class DeviceMemory:
             self._flush = cuda.allocate_flush_buffer() if flushed else None
             self._held = held.pop_all()
         self.arena, self.files = _arena(address, size), [file.value, words]
-        self._words = self.arena.words()
+        self._words, self._own_word = self.arena.words(), torch.zeros(1, device="cuda")
         event: Any = torch.cuda.Event
         self._begun, self._written = event(enable_timing=True), event(enable_timing=True)
         self._delay_ms = 0.0
@@ -130,6 +130,7 @@ class DeviceMemory:
             if self._flush is not None:
                 self._flush.fill_(0)
         with self._steps.queued(PROBE):
+            self._own_word.zero_()  # a task may have no inputs
             self._words.scatter_(0, decoys, right)
         with self._steps.queued(READ):
             for mine, view in pairs:
@@ -157,8 +158,8 @@ class DeviceMemory:
         self._steps.take_all()
 
     def _choose_decoys(self, views: Sequence[torch.Tensor]) -> torch.Tensor:
-        """Choose random words of each input, and always the arena's first word."""
-        chosen = [torch.zeros(1, dtype=torch.int64, device="cuda")]
+        """Choose random words of each input. No word is always among them: a stream could wait for its correction."""
+        chosen = [torch.empty(0, dtype=torch.int64, device="cuda")]
         for view in views:
             if words := nbytes(view) // 4:
                 count = min(max(words // WORDS_PER_DECOY, 1), MAX_DECOYS)

@@ -28,11 +28,11 @@ from stark_worker.protocol.codec import from_json, to_json
 from stark_worker.protocol.errors import Failure, GpuUnhealthy, MachineryFault, Outcome, TaskFault
 from stark_worker.protocol.isolation import Isolation
 from stark_worker.protocol.logs import cut
-from stark_worker.protocol.report import EvalReport
+from stark_worker.protocol.report import Check, EvalReport
 from stark_worker.protocol.request import EvalRequest, Score, Target
 from stark_worker.referee.candidate import Candidate
 from stark_worker.referee.changed_inputs import ChangeTester, has_risky_operations
-from stark_worker.referee.sampling import measure, opponent_of, prepare
+from stark_worker.referee.sampling import correct_opponent, measure, opponent_of, prepare
 from stark_worker.referee.shapes import try_other_shapes
 from stark_worker.referee.trial import Trial
 from stark_worker.sandbox.confine import enter_sandbox
@@ -200,7 +200,9 @@ def _verdict(request: EvalRequest, trials: list[Trial], reference: Reference) ->
         return _report_correct(request, trials, reference)
     except Failure as failure:
         return _failed(trial, failure)
-    except torch.cuda.OutOfMemoryError as error:
+    except (torch.cuda.OutOfMemoryError, TaskFault) as error:
+        if not is_out_of_memory(error):
+            raise
         if request.is_reference or not trial.is_loaded:
             raise TaskFault(f"It cannot be checked and timed here: {TOO_LARGE}") from error
         # Memory sufficed for the reference, before the candidate was loaded.
@@ -228,6 +230,9 @@ def _report_correct(request: EvalRequest, trials: list[Trial], reference: Refere
     timing, *opponents = measure(trials, reference)
     leading = timing.median_ms < request.profile_below_ms
     profile = trial.profile() if leading or request.with_labels else None
+    if opponents and not trial.on_host:
+        trial.end()
+        opponents[0], trial.checks[Check.OPPONENT] = correct_opponent(opponents[0], trials[1], reference)
     return EvalReport(
         Outcome.OK,
         timing,

@@ -20,6 +20,7 @@ MIN_SAMPLES = 8  # fewer give no interval of 99 %
 HOST_SAMPLES, DEVICE_SAMPLES, KERNELBENCH_SAMPLES = (30, 100), (30, 200), (100, 100)  # enough, and most
 SAMPLING_S, SAMPLING_DEVICE_S, MAX_SAMPLING_S = 2.0, 1.0, 10.0
 RECHECK_EVERY = 5  # samples
+MAX_SLOWED_RATIO = 1.03  # of an opponent's times in turns to its times alone; a warm device clocks down by as much
 
 
 @contextlib.contextmanager
@@ -67,6 +68,21 @@ def measure(trials: Sequence[Trial], reference: Reference) -> list[Timing]:
     timing = trials[0].timing()
     with opponent_errors_as_machine_faults():
         return [timing, *(_opponent_timing(opponent) for opponent in trials[1:])]
+
+
+def correct_opponent(in_turns: Timing, opponent: Trial, reference: Reference) -> tuple[Timing, str]:
+    """Time the opponent of a candidate that has ended, alone. Return its times as if nothing had slowed it.
+
+    On a GPU the work of a candidate can go on while its processes are stopped.
+    """
+    opponent.restart()
+    with opponent_errors_as_machine_faults():
+        (alone,) = measure([opponent], reference)
+    if in_turns.median_ms <= MAX_SLOWED_RATIO * alone.interval_ms[1] + alone.unsure_ms:
+        return in_turns, "took no longer in turns with the candidate than alone"
+    ratio = in_turns.median_ms / alone.median_ms
+    text = f"took {ratio:.2f} times as long in turns with the candidate as alone; its times alone count"
+    return replace(in_turns, samples_ms=tuple(ms / ratio for ms in in_turns.samples_ms)), text
 
 
 def _opponent_timing(opponent: Trial) -> Timing:

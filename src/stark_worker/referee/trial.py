@@ -36,6 +36,7 @@ LARGE_CALL_BYTES = 2**28  # of inputs and outputs; from here on cases are drawn 
 MAX_WARM_UPS, WARM_UP_S, WARM_UP_DEVICE_S = 100, 1.0, 0.05
 GATE_TRIES = 3  # the first may still load a kernel
 GROUP, FAST_SHARE = 5, 0.9  # of huge calls one in a group is compared, and each that is faster than this share
+NO_KERNEL = "its work does not make the device change to its process, as copies from the host do not"
 RANDOM_TASK = "the task draws random numbers, and a seed must not be known before the inputs"
 
 
@@ -112,6 +113,11 @@ class Trial:
             return None
         times = self._compared(called, case)
         return None if not self.on_host and self._empty_gated.is_disturbed(times) else times
+
+    def restart(self) -> None:
+        """Forget the timed calls, to time again under other circumstances."""
+        self.times, self.disturbed = [], 0
+        self.restart_clock()
 
     def recheck(self, case: Case) -> None:
         """Make an empty call in this process of an opponent, to see if what is taken off still holds."""
@@ -240,12 +246,13 @@ class Trial:
         for _ in range(GATE_TRIES):
             case = self._draw()
             try:
-                self._compared(self._caller.call_gated(case, self._typical_s), case)
+                times = self._compared(self._caller.call_gated(case, self._typical_s), case)
             except NotGated as reason:
                 self.why_awake = str(reason)
             else:
-                self.why_awake = None
-                return
+                self.why_awake = NO_KERNEL if self._empty_gated.is_early(times) else None
+                if self.why_awake is None:
+                    return
 
     def _draw(self) -> Case:
         return self._draw_inputs() if self._reference.is_huge else self._reference.timed_cases(1)[0]

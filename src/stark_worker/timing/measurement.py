@@ -20,6 +20,7 @@ from stark_worker.protocol.report import Timing
 
 MIN_MS = 1e-4  # of one call: a shorter time is noise
 MIN_SWITCH_MS = 0.02  # between two processes on a GPU
+MIN_SWITCH_SHARE = 0.9  # of the shortest gate and copy without a candidate; they vary by a few microseconds
 # A process that was stopped launches more slowly at first: a part of its launch counts, beyond an allowance.
 LAUNCH_SHARE, HIDDEN_LAUNCH_MS, LAUNCH_DOUBT_SHARE = 0.5, 0.3, 0.25
 PROCESS_DOUBT_MS = 0.0005  # the same kernel in two processes differs by as much
@@ -86,15 +87,16 @@ class Calibration:
             raise MachineryFault(NO_SWITCH)
 
     def is_early(self, call: CallTimes) -> bool:
-        """True if the done word came before the device can have changed to the candidate's process."""
-        return call.done_ms < self.done_ms / 2
+        """True if the device cannot have changed to the candidate's process before the done word, and back after it."""
+        done_ms, copy_ms = min(each.done_ms for each in self.calls), min(self._copies_ms)
+        return call.done_ms < MIN_SWITCH_SHARE * done_ms or call.total_ms - call.done_ms < MIN_SWITCH_SHARE * copy_ms
 
     def is_disturbed(self, call: CallTimes) -> bool:
         """True if one of these took longer, as happens if anything of a candidate runs before the gate."""
-        slack_ms = self.switch_ms / 2
+        slack_ms = self.switch_ms / 4
         return (
-            call.probe_ms > self.median(lambda each: each.probe_ms) + slack_ms
-            or call.flush_ms > self.median(lambda each: each.flush_ms) + slack_ms
+            call.probe_ms > max(each.probe_ms for each in self.calls) + slack_ms
+            or call.flush_ms > max(each.flush_ms for each in self.calls) + slack_ms
             or call.writing_ms > MAX_WRITE_RATIO * self.median(lambda each: each.writing_ms) + slack_ms
         )
 

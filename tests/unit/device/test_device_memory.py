@@ -37,7 +37,7 @@ def memory(request, monkeypatch):
     monkeypatch.setattr(torch.cuda, "_sleep", lambda _: None)
     memory = object.__new__(DeviceMemory)  # the arena itself needs a GPU
     memory.arena = Arena(torch.zeros(LAYOUT.size, dtype=torch.uint8))
-    memory._words, memory._delay_ms = memory.arena.words(), 0.0
+    memory._words, memory._own_word, memory._delay_ms = memory.arena.words(), torch.zeros(1), 0.0
     memory._flush = torch.ones(4) if request.param else None
     memory._begun = SimpleNamespace(record=lambda: None, elapsed_time=lambda _: 0.25)
     memory._written = SimpleNamespace(record=lambda: None, synchronize=lambda: None)

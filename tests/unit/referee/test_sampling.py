@@ -17,6 +17,7 @@ from stark_worker.referee.sampling import (
     SAMPLING_DEVICE_S,
     SAMPLING_S,
     _has_enough,
+    correct_opponent,
     measure,
     prepare,
 )
@@ -46,6 +47,9 @@ class FakeTrial:
 
     def restart_clock(self) -> None:
         self.restarted += 1
+
+    def restart(self) -> None:
+        self.times = []
 
     def time_call(self, case: object) -> CallTimes | None:
         self.cases.append(case)
@@ -180,3 +184,11 @@ def test_kernelbench_gets_as_many_samples_as_it_takes_itself():
     assert not _has_enough(trial, 1, SAMPLING_DEVICE_S + 1.0)
     trial.times.append(CallTimes(1.0, 0.5))
     assert _has_enough(trial, 1, 0.0)
+
+
+@pytest.mark.parametrize(("in_turns_ms", "counts_ms"), [(1.0, 1.0), (1.2, 1.2), (3.0, 1.0), (0.5, 0.5)])
+def test_an_opponent_that_was_slowed_in_turns_counts_with_its_times_alone(in_turns_ms, counts_ms):
+    """It takes 1 ms alone, with a doubt of 0.25 ms."""
+    timing, text = correct_opponent(Timing((in_turns_ms,) * 9), FakeTrial(), FakeReference())
+    assert timing.samples_ms == pytest.approx((counts_ms,) * 9)
+    assert ("its times alone count" in text) is (counts_ms != in_turns_ms)

@@ -21,6 +21,7 @@ from stark_worker.timing.measurement import (
     MAX_WRITE_RATIO,
     MIN_MS,
     MIN_SWITCH_MS,
+    MIN_SWITCH_SHARE,
     PROCESS_DOUBT_MS,
     Calibration,
     CallTimes,
@@ -36,7 +37,15 @@ SWITCH_MS = EMPTY_CALL.total_ms - EMPTY_CALL.done_ms - EMPTY_CALL.probe_ms
 
 times_ms = st.floats(0.0, 1e4)
 calls = st.builds(CallTimes, *[times_ms] * len(CallTimes._fields))
-in_time = calls.map(lambda call: call._replace(done_ms=call.done_ms + EMPTY_CALL.done_ms))
+
+
+def delayed(call: CallTimes, empty: CallTimes) -> CallTimes:
+    """The same call, if the device has to change to its process and back as for this one."""
+    done_ms = call.done_ms + empty.done_ms
+    return call._replace(done_ms=done_ms, total_ms=done_ms + call.total_ms + empty.total_ms)
+
+
+in_time = calls.map(lambda call: delayed(call, EMPTY_CALL))
 calibrations = st.builds(Calibration, *(st.lists(calls, min_size=least, max_size=12).map(tuple) for least in (1, 0)))
 
 
@@ -54,8 +63,9 @@ def median_of(found: Iterable[CallTimes], field: str) -> float:
 
 
 def without_early(measured: Measurement) -> Measurement:
-    least_ms = measured.empty.done_ms
-    return replace(measured, calls=tuple(each._replace(done_ms=each.done_ms + least_ms) for each in measured.calls))
+    known = (*measured.empty.calls, *measured.empty.fills)
+    slowest = CallTimes(max(each.total_ms for each in known), max(each.done_ms for each in known))
+    return replace(measured, calls=tuple(delayed(each, slowest) for each in measured.calls))
 
 
 # --- gated
@@ -99,6 +109,9 @@ def test_a_longer_call_never_makes_a_shorter_time(timed, data):
     """Whatever of the referee's clock grows for one call."""
     number = data.draw(st.integers(0, len(timed) - 1))
     longer = CallTimes(*(part + data.draw(times_ms) for part in timed[number]))
+    longer = longer._replace(
+        total_ms=longer.total_ms + longer.done_ms - timed[number].done_ms
+    )  # the end comes later too
     after = timing_of(gated(*timed[:number], longer, *timed[number + 1 :]))
     assert timing_of(gated(*timed)).median_ms <= after.median_ms
 
@@ -121,9 +134,15 @@ def test_the_copy_after_a_kernel_that_writes_the_results_is_taken_off():
 
 
 def test_an_end_that_comes_before_the_device_can_have_switched_is_early():
-    half_ms = EMPTY.done_ms / 2
-    assert not EMPTY.is_early(EMPTY_CALL._replace(done_ms=half_ms))
-    assert EMPTY.is_early(EMPTY_CALL._replace(done_ms=half_ms * 0.999))
+    most_ms = MIN_SWITCH_SHARE * EMPTY.done_ms
+    assert not EMPTY.is_early(EMPTY_CALL._replace(done_ms=most_ms))
+    assert EMPTY.is_early(EMPTY_CALL._replace(done_ms=most_ms * 0.999))
+
+
+def test_a_copy_that_needs_no_switch_back_shows_that_nothing_ran_before_it():
+    copy_ms = MIN_SWITCH_SHARE * (EMPTY_CALL.total_ms - EMPTY_CALL.done_ms)
+    assert not EMPTY.is_early(EMPTY_CALL._replace(total_ms=EMPTY_CALL.done_ms + copy_ms + 1e-9))
+    assert EMPTY.is_early(EMPTY_CALL._replace(total_ms=EMPTY_CALL.done_ms + copy_ms - 1e-9))
 
 
 def test_one_early_end_is_an_accident_and_two_are_rejected_by_name():
@@ -138,9 +157,9 @@ def test_one_early_end_is_an_accident_and_two_are_rejected_by_name():
 @pytest.mark.parametrize(
     ("field", "most_ms"),
     [
-        ("probe_ms", EMPTY_CALL.probe_ms + SWITCH_MS / 2),
-        ("flush_ms", EMPTY_CALL.flush_ms + SWITCH_MS / 2),
-        ("writing_ms", MAX_WRITE_RATIO * EMPTY_CALL.writing_ms + SWITCH_MS / 2),
+        ("probe_ms", EMPTY_CALL.probe_ms + SWITCH_MS / 4),
+        ("flush_ms", EMPTY_CALL.flush_ms + SWITCH_MS / 4),
+        ("writing_ms", MAX_WRITE_RATIO * EMPTY_CALL.writing_ms + SWITCH_MS / 4),
     ],
 )
 def test_what_holds_up_the_referee_before_the_gate_disturbs_a_call(field, most_ms):
