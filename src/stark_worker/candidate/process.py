@@ -181,11 +181,9 @@ class Server:
         place, seed, gate = message["place"], message["seed"], message["gate"]
         run = functools.partial(self._launch if gate else self._run, model, place, seed, gate)
         placed = self.attempt(Outcome.RUNTIME_ERROR, run)
-        if not gate:
-            self.channel.send(did="done")
         described = self.attempt(Outcome.RUNTIME_ERROR, functools.partial(self._describe, place, placed))
         self._changed = self.restore_precision() or self._changed
-        self.channel.send(did="launched" if gate else "described", changed=self._changed, **described)
+        self.channel.send(did="launched" if gate else "done", changed=self._changed, **described)
 
     def _launch(self, model: Callable[..., Any], place: int, seed: int, gate: int) -> Placed:
         """Queue a call behind the gate, and the signal of its end behind the call."""

@@ -17,14 +17,18 @@ import torch
 KERNELBENCH_SEED = 42
 KERNELBENCH_TRIALS = 5
 OTHER_DISTRIBUTIONS = 5  # for each candidate, in addition to the task's own
-VALUES_PER_OUTLIER = 1_000
+OTHER_SHARE, SIGNED_SHARE = 0.15, 0.6  # of timed calls: with any change, and up to which with random signs
+VALUES_PER_OUTLIER, VALUES_PER_EXCHANGE = 1_000, 100
 TIMED_CALL, RESCALE_RANGE = "a timed call", (0.9, 1.0)
-RANDOM_SIGNS = "inputs with random signs"
+RANDOM_SIGNS, EXCHANGED = "inputs with random signs", "some fixed integers exchanged"
 
 
 @dataclass(frozen=True)
 class Change:
-    """A change of floating-point inputs. ``has_outliers`` is True if a few values become far larger than the rest."""
+    """A change of inputs. It applies to floating-point ones, except ``EXCHANGED``, which applies to fixed integers.
+
+    ``has_outliers`` is True if a few values become far larger than the rest.
+    """
 
     kind: str
     apply: Callable[[torch.Tensor], torch.Tensor]
@@ -48,16 +52,17 @@ def kernelbench_seeds() -> list[int]:
 
 
 def changes(amount_within: Callable[[float, float], float] | None = None) -> list[Change]:
-    """Return all changes of floating-point inputs, in random order and with random amounts.
+    """Return all changes of inputs, in random order and with random amounts.
 
-    Two are always among the first. Tasks draw from U(0, 1), where many functions are close to identity: negation
-    shows it. Sums of positive products hide the rounding of each product: random signs show it.
+    Three are always among the first. Tasks draw from U(0, 1), where many functions are close to identity: negation
+    shows it. Sums of positive products hide the rounding of each product: random signs show it. A mask that is the same
+    in every call could be left unread: exchanged values show it.
     """
     chance = random.SystemRandom()
     within = amount_within or chance.uniform
     large, small, shift = within(2.0, 6.0), within(0.05, 0.3), within(0.5, 2.0)
     factor, height = within(20.0, 50.0), within(2.0, 6.0)
-    always = [Change("inputs negated", torch.neg), Change(RANDOM_SIGNS, _with_signs)]
+    always = [Change("inputs negated", torch.neg), Change(RANDOM_SIGNS, _with_signs), Change(EXCHANGED, exchange_some)]
     others = [
         Change("inputs scaled up by", lambda x: x * large, large),
         Change("inputs scaled down by", lambda x: x * small, small),
@@ -81,6 +86,31 @@ def rescaling(fixed: bool) -> Change:
         return Change(TIMED_CALL, lambda x: x * torch.empty_like(x).uniform_(*RESCALE_RANGE))
     scale = random.SystemRandom().uniform(*RESCALE_RANGE)
     return Change(TIMED_CALL, lambda x: x * scale)
+
+
+def choose_timed(usable: list[Change], fixed: bool) -> Change:
+    """Choose a change for a timed call, mostly random signs or a mere rescaling.
+
+    The median then depends on no other change, and on no distribution that a candidate can recognise, such as numbers
+    of one sign. A candidate has to be right on all of them.
+    """
+    chance = random.SystemRandom()
+    wanted = chance.random()
+    if wanted < OTHER_SHARE and usable:
+        return chance.choice(usable)
+    signs = [change for change in usable if change.kind == RANDOM_SIGNS]
+    return signs[0] if wanted < SIGNED_SHARE and signs else rescaling(fixed)
+
+
+def exchange_some(tensor: torch.Tensor) -> torch.Tensor:
+    """Exchange some values of a tensor with others."""
+    count, flat = tensor.numel(), tensor.flatten().clone()
+    if count < 2:
+        return tensor
+    here = torch.randint(count, (max(count // VALUES_PER_EXCHANGE, 1),), device=tensor.device)
+    there = (here + torch.randint(1, count, here.shape, device=tensor.device)) % count
+    flat[here], flat[there] = flat[there], flat[here]
+    return flat.view(tensor.shape)
 
 
 def _with_signs(tensor: torch.Tensor) -> torch.Tensor:

@@ -27,10 +27,12 @@ from stark_worker.correctness.compare import (
     tolerance,
 )
 from stark_worker.correctness.inputs import (
+    EXCHANGED,
     KERNELBENCH_SEED,
     OTHER_DISTRIBUTIONS,
     Change,
     changes,
+    choose_timed,
     kernelbench_seeds,
     rescaling,
     secret_seed,
@@ -45,7 +47,6 @@ from stark_worker.protocol.request import Precision, Score
 
 DTYPES = {Precision.FP32: torch.float32, Precision.BF16: torch.bfloat16, Precision.FP16: torch.float16}
 OWN_DISTRIBUTION = "the task's own distribution"
-OTHER_DISTRIBUTION_SHARE = 0.25  # of timed samples
 HUGE_CALL_BYTES = 2**31  # inputs and outputs; from here on only some timed calls are compared
 DOUBLE_PRECISION_COPIES = 3  # of inputs and outputs, that a double-precision run may need memory for
 
@@ -106,12 +107,16 @@ class Reference:
         if self.nontrivial and not all(map(all_finite, self.first.expected)):
             self.nontrivial = False  # random values may have made the task undefined
             self.first = self._start()
+        self._fixed_integers: set[int] = set()  # numbers of inputs that are the same in every call
         self._has_fixed_inputs = not self._is_kernelbench and self._are_inputs_fixed()
 
     def _are_inputs_fixed(self) -> bool:
-        """True if ``get_inputs`` takes nothing from the generator."""
+        """True if ``get_inputs`` takes no floating-point numbers from the generator."""
         pairs = zip(self.first.inputs, self._inputs(secret_seed(), None), strict=True)
-        return all(a.shape == b.shape and same_bits(a, b) for a, b in pairs if a.is_floating_point())
+        fixed = [a.shape == b.shape and same_bits(a, b) for a, b in pairs]
+        kinds = [tensor.is_floating_point() for tensor in self.first.inputs]
+        self._fixed_integers = {n for n, is_float in enumerate(kinds) if fixed[n] and not is_float}
+        return all(is_fixed for is_fixed, is_float in zip(fixed, kinds, strict=True) if is_float)
 
     @property
     def exact(self) -> bool:
@@ -200,7 +205,8 @@ class Reference:
         return None
 
     def _usable_changes(self) -> list[Change]:
-        return [change for change in changes() if change.kind not in self.left_out]
+        unusable = self.left_out if self._fixed_integers else {*self.left_out, EXCHANGED}
+        return [change for change in changes() if change.kind not in unusable]
 
     def cases(self) -> Iterator[Case]:
         """Yield the cases that a candidate has to get right before it is timed.
@@ -219,8 +225,7 @@ class Reference:
     def timed_cases(self, count: int = 1) -> list[Case]:
         """Draw new cases for one timed sample, with expected outputs in the task's own precision.
 
-        All have one distribution, mostly the task's own. The median then does not depend on the others, but a candidate
-        has to be right on them too.
+        All have one distribution.
         """
         change = self._timed_change()
         return [
@@ -243,9 +248,7 @@ class Reference:
         """Choose a distribution; KernelBench keeps the task's own."""
         if self._is_kernelbench:
             return None
-        chance, change = random.SystemRandom(), rescaling(self._has_fixed_inputs)
-        is_other = chance.random() < OTHER_DISTRIBUTION_SHARE
-        return chance.choice(self._usable_changes() or [change]) if is_other else change
+        return choose_timed(self._usable_changes(), self._has_fixed_inputs)
 
     def run(self, model: Any, inputs: list[torch.Tensor], seed: int) -> list[torch.Tensor]:
         """Return the outputs of one call of this model, or of another that should do the same."""
@@ -296,7 +299,11 @@ class Reference:
         if packed != (self.arguments or packed):
             raise TaskFault("get_inputs() returns other arguments from call to call; they have to stay the same.")
         self.arguments = packed
-        return [self._changed(tensor.detach().to(self.device), change) for tensor in self._resize(tensors)]
+        given = [tensor.detach().to(self.device) for tensor in self._resize(tensors)]
+        if change is not None and change.kind == EXCHANGED:
+            given = [change.apply(each) if n in self._fixed_integers else each for n, each in enumerate(given)]
+            change = None
+        return [self._changed(tensor, change) for tensor in given]
 
     def _changed(self, tensor: torch.Tensor, change: Change | None) -> torch.Tensor:
         if not tensor.is_floating_point():

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import ctypes
 import fcntl
+import functools
 import mmap
 import os
 import random
@@ -24,6 +25,7 @@ from stark_worker.protocol.request import Build, Entry
 
 PAGE = 4096
 READ_PARTS = 64  # of one output
+MIN_CACHE_BYTES, MAX_FLUSH_BYTES = 2**25, 2**28  # of the host; the first if its caches are not known
 
 Pairs = Sequence[tuple[torch.Tensor, torch.Tensor]]  # a target and a source each
 
@@ -148,7 +150,11 @@ class HostMemory:
         """Do nothing: the file goes with the last view of it."""
 
     def queue(self, inputs: Pairs, outputs: Sequence[torch.Tensor], copies: Pairs) -> None:
-        """Copy the inputs, poison the outputs, and prepare ``read``."""
+        """Empty the host's caches, copy the inputs, poison the outputs, and prepare ``read``.
+
+        A candidate may have filled the caches after its last call. Inputs stay in them, as after the layer before.
+        """
+        _flush_buffer().sum()
         for view, tensor in inputs:
             view.copy_(tensor)
         for view in outputs:
@@ -161,7 +167,7 @@ class HostMemory:
         return 0.0
 
     def flush(self) -> float:
-        """Return 0: the host's caches are small next to what runs between two calls."""
+        """Return 0: the host's caches were emptied before the writes."""
         return 0.0
 
     def probe(self) -> float:
@@ -175,6 +181,15 @@ class HostMemory:
 
     def release(self) -> None:
         """Do nothing: no work is queued."""
+
+
+@functools.cache
+def _flush_buffer() -> torch.Tensor:
+    """Return memory that is larger than the largest cache. Reading it empties the caches."""
+    sizes = [path.read_text().strip() for path in Path("/sys/devices/system/cpu/cpu0/cache").glob("index*/size")]
+    found = [int(size[:-1]) * 1024 for size in sizes if re.fullmatch(r"\d+K", size)]
+    size = min(max(found, default=MIN_CACHE_BYTES) * 5 // 4, MAX_FLUSH_BYTES)
+    return torch.ones(size // 8, dtype=torch.int64)  # memory that was never written would not be read either
 
 
 def _parts(mine: torch.Tensor, view: torch.Tensor) -> list[tuple[int, int, int]]:

@@ -179,6 +179,7 @@ ATTEMPTS: dict[str, Callable[[ProbeTargets], object]] = {
     "signal another process": lambda around: os.kill(around.foreign, signal.SIGCONT),
     "change another process's limits": _limit_other,
     "change another process's priority": lambda around: os.setpriority(os.PRIO_PROCESS, around.foreign, 19),
+    "choose another process's cores": lambda around: os.sched_setaffinity(around.foreign, os.sched_getaffinity(0)),
     "become root": lambda _: os.setresuid(0, 0, 0),
     "mount": lambda _: syscalls.mount("none", "/", None, 1 << 18),
     "make a user namespace": lambda _: syscalls.unshare(_NEW_USER),

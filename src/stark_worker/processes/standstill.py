@@ -19,6 +19,7 @@ from stark_worker.processes.process_tree import children, signal_all, thread_sta
 # About two seconds: far more than any thread needs, except for one that waits for a process it started by vfork. They
 # are counted, because a virtual machine can itself stand still for as long.
 MAX_ROUNDS = 20_000
+MAX_S = 10.0  # a tree of many processes makes rounds long; the referee waits longer than this
 
 _POLL_S, _SETTLE_S = 1e-5, 1e-4
 _ANY_CHILD = 0x40000000  # __WALL: also a child that announces its end by another signal than SIGCHLD
@@ -45,7 +46,7 @@ class Standstill:
 
     def __init__(self) -> None:
         """Stop them. Raise NotStopped if one goes on."""
-        self._rounds = 0
+        self._rounds, self._until = 0, time.monotonic() + MAX_S
         self._children: set[int] = set()
         self._further: set[int] = set()
         self._stop_all()
@@ -87,7 +88,7 @@ class Standstill:
 
     def _count_round(self) -> None:
         self._rounds += 1
-        if self._rounds > MAX_ROUNDS:
+        if self._rounds > MAX_ROUNDS or time.monotonic() > self._until:
             raise NotStopped
 
     def _settled_cpu_ns(self) -> dict[int, int]:

@@ -87,7 +87,7 @@ def _shorten_paths(text: str, source_file: Path) -> str:
     return text.replace(f"{source_file.parent}/", "")
 
 
-_CALL_REPLIES = ("launched", "done", "described", "waited")  # the candidate's messages about a call
+_CALL_REPLIES = ("launched", "done", "waited")  # the candidate's messages about a call
 
 
 def describe_timeout(did: str, limits: Limits) -> str:

@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 import torch
 
 from stark_worker.correctness.reference import Case, Reference
+from stark_worker.device import cuda
 from stark_worker.device.arena import ArenaAllocator, HostMemory, Job, Pairs, TensorSlot, free_bytes, nbytes, poison
 from stark_worker.device.cuda_arena import DeviceMemory
 from stark_worker.device.gate import Gate
@@ -58,6 +59,7 @@ class Caller:
         self.on_host = reference.device.type == "cpu"
         self._spin_s = 0.0 if self.on_host else SPIN_S
         self.time_left_s = request.limits.run_s
+        self._settings = list(cuda.precision_settings())
         self.changed_settings: list[str] = []  # numeric settings that the candidate changed
         self.job = job = write_job(request, reference, candidate.folder, cache)
         self._memory: HostMemory | DeviceMemory
@@ -94,12 +96,11 @@ class Caller:
         with self._queued(place, case, self._slots) as memory:
             before = (memory.await_written(), memory.flush(), memory.probe())
             self.candidate.send(do="call", place=place, seed=case.seed, gate=0)
-            self.candidate.expect("done", self.time_left_s, self._spin_s)
+            message = self.candidate.expect("done", self.time_left_s, self._spin_s)
             done = time.perf_counter()
             memory.read()
             end = time.perf_counter()
         begin = self.candidate.went_on_s()
-        message = self.candidate.expect("described", self.time_left_s)
         self.candidate.pause()
         self.time_left_s -= time.perf_counter() - asked
         times = CallTimes((end - begin) * 1e3, (done - begin) * 1e3, 0.0, *before)
@@ -195,8 +196,10 @@ class Caller:
         return list(zip(self._copies, views, strict=True))
 
     def _result(self, times: CallTimes, place: int, message: Message) -> CallResult:
-        if changed := message.get("changed"):
-            self.changed_settings = [str(changed)[:200]]
+        if isinstance(changed := message.get("changed"), list):
+            self.changed_settings += [
+                name for name in self._settings if name in changed and name not in self.changed_settings
+            ]
         return CallResult(times, self._copies, place, message)
 
 

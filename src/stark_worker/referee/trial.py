@@ -264,7 +264,7 @@ class Trial:
         """Check the results of a call, and return its times. Of huge calls only the chosen ones are compared."""
         self._checker.check_description(called.description)
         if self._caller.changed_settings:
-            changed = self._caller.changed_settings[0]
+            changed = ", ".join(self._caller.changed_settings)
             self.checks[Check.PRECISION] = f"the candidate changed {changed}; reset before every call"
         if case.expected or self._selection.is_chosen(called.times.total_ms):
             answered = case if case.expected else self._reference.answer(case)

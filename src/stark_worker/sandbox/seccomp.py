@@ -53,6 +53,7 @@ ONLY_ON_ITSELF = {
     "sched_setscheduler": (0,),
     "sched_setparam": (0,),
     "sched_setattr": (0,),
+    "sched_setaffinity": (0,),  # the cores of other processes of the same user
 }
 NEW_NAMESPACES, FOREIGN_PARENT = 0x7E020080, 0x8000  # every CLONE_NEW* flag; CLONE_PARENT, which makes a sibling
 

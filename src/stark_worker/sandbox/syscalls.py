@@ -77,6 +77,7 @@ _NUMBERS = {  # name: (x86_64, aarch64); None if there is no such call
     "quotactl": (179, 60),
     "reboot": (169, 142),
     "request_key": (249, 218),
+    "sched_setaffinity": (203, 122),
     "sched_setattr": (314, 274),
     "sched_setparam": (142, 118),
     "sched_setscheduler": (144, 119),

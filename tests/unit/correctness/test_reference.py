@@ -9,7 +9,15 @@ import torch
 from torch import nn
 
 from stark_worker.correctness.compare import Rules, Tolerance, mismatch
-from stark_worker.correctness.inputs import OTHER_DISTRIBUTIONS, RANDOM_SIGNS, Change, changes, kernelbench_seeds
+from stark_worker.correctness.inputs import (
+    OTHER_DISTRIBUTIONS,
+    RANDOM_SIGNS,
+    TIMED_CALL,
+    Change,
+    changes,
+    choose_timed,
+    kernelbench_seeds,
+)
 from stark_worker.correctness.model import forward
 from stark_worker.correctness.reference import OWN_DISTRIBUTION, Case, Reference, TaskFault
 from stark_worker.correctness.weights import construct_model, copy_weights
@@ -371,3 +379,22 @@ def test_a_timed_call_outside_of_what_the_task_is_defined_for_has_no_answer(refe
     reference = refer(task("return torch.sqrt(x)"))
     negative = Case("inputs negated", 1, [-torch.rand(16, 32)], [], change=Change("inputs negated", torch.neg))
     assert reference.answer(negative) is None
+
+
+def test_a_fixed_mask_has_other_values_in_some_calls(refer):
+    """A candidate could leave a mask unread that is the same in every call."""
+    reference = refer(task("return x * more[0]", "[torch.rand(16, 32), torch.ones(16, 32).tril().bool()]"))
+    own = torch.ones(16, 32).tril().bool()
+    changed = [mask for mask in (case.inputs[1] for case in reference.cases()) if not torch.equal(mask, own)]
+    assert len(changed) == 1
+    assert changed[0].dtype is torch.bool
+
+
+def test_most_timed_calls_have_signs_that_no_candidate_can_foresee():
+    """The median of their times must not be one of inputs that a candidate recognises."""
+    usable = changes()
+    drawn = [choose_timed(usable, fixed=False).kind for _ in range(2_000)]
+    assert 0.4 < drawn.count(RANDOM_SIGNS) / len(drawn) < 0.6
+    others = [kind for kind in drawn if kind not in (RANDOM_SIGNS, TIMED_CALL)]
+    assert 0.08 < len(others) / len(drawn) < 0.2
+    assert {choose_timed([], fixed=False).kind for _ in range(50)} == {TIMED_CALL}
