@@ -106,6 +106,13 @@ KERNELS = {
         "return module.run(x, y)",
         parameters="x, y",
     ),
+    "joined: rows by the copy engine": Native(
+        "joined",
+        "torch::Tensor run(torch::Tensor x, torch::Tensor y)",
+        "copies_of_rows",
+        "return module.run(x, y)",
+        parameters="x, y",
+    ),
     "transpose: tiles": Native("transpose", ONE, "tiles", "return module.run(x)"),
     "recurrent: one persistent block": Native(
         "recurrent",
