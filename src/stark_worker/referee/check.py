@@ -34,7 +34,9 @@ class OutputChecker:
 
     def check_description(self, description: Description) -> None:
         """Refuse results of a wrong type or structure. This helps the log: uncopied outputs are still NaN."""
-        if description.get("plain") is not True:
+        if not isinstance(plain := description.get("plain"), bool):
+            raise Failure(Outcome.REJECTED, "The results were not described.", "forged_message")
+        if not plain:
             raise self._wrong("The outputs have to be plain torch tensors.")
         expected = [f"{slot.dtype}{list(slot.shape)}" for slot in self._job.outputs]
         if description.get("kinds") != expected:
