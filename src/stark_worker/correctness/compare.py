@@ -23,6 +23,7 @@ from dataclasses import dataclass
 
 import torch
 
+from stark_worker.device.arena import bits
 from stark_worker.protocol.request import EvalRequest, KernelBenchVersion, Precision, Score
 
 OWN_ERROR_FACTOR = 4.0
@@ -164,11 +165,6 @@ def same_bits(one: torch.Tensor, other: torch.Tensor) -> bool:
     if one.dtype is torch.complex128:
         one, other = torch.view_as_real(one), torch.view_as_real(other)
     return all(torch.equal(a, b) for a, b in _pairs(bits(one), bits(other)))
-
-
-def bits(tensor: torch.Tensor) -> torch.Tensor:
-    """View the memory as integers; elements have at most eight bytes."""
-    return tensor.view({1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}[tensor.element_size()])
 
 
 def tolerance(

@@ -222,27 +222,19 @@ class Reference:
         for place in range(OTHER_DISTRIBUTIONS + 1):
             yield self.first if place == own else next(others, None) or self._own_case()
 
-    def timed_cases(self, count: int = 1) -> list[Case]:
-        """Draw new cases for one timed sample, with expected outputs in the task's own precision.
-
-        All have one distribution.
-        """
-        change = self._timed_change()
-        return [
-            self.draw(change, exact=False)
+    def timed_case(self) -> Case:
+        """Draw a new case for a timed call, with expected outputs in the task's own precision; a huge one without."""
+        if self.is_huge:
+            return self.timed_inputs()
+        return (
+            self.draw(self._timed_change(), exact=False)
             or self.draw(rescaling(self._has_fixed_inputs), exact=False)
             or self._own_case(exact=False)
-            for _ in range(count)
-        ]
+        )
 
-    def own_cases(self, count: int) -> list[Case]:
-        """Draw new cases of the task's own distribution."""
-        return [self._own_case(exact=False) for _ in range(count)]
-
-    def timed_inputs(self, count: int) -> list[Case]:
-        """Draw cases as ``timed_cases`` does, without expected outputs."""
-        change = self._timed_change()
-        return [self._draw_inputs(change) for _ in range(count)]
+    def timed_inputs(self) -> Case:
+        """Draw a case as ``timed_case`` does, without expected outputs."""
+        return self._draw_inputs(self._timed_change())
 
     def _timed_change(self) -> Change | None:
         """Choose a distribution; KernelBench keeps the task's own."""

@@ -17,11 +17,12 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_map
 
-from stark_worker.correctness.compare import as_real, bits, is_inexact, mismatch
+from stark_worker.correctness.compare import as_real, is_inexact, mismatch
 from stark_worker.correctness.inputs import secret_seed
 from stark_worker.correctness.model import run_task_code
 from stark_worker.correctness.nested import to_double
 from stark_worker.correctness.reference import Case, Reference
+from stark_worker.device.arena import bits
 from stark_worker.protocol.errors import TaskFault
 from stark_worker.protocol.request import Score
 

@@ -75,6 +75,17 @@ def nbytes(tensor: torch.Tensor) -> int:
     return tensor.numel() * tensor.element_size()
 
 
+def bits(tensor: torch.Tensor) -> torch.Tensor:
+    """View the memory as integers; elements have at most eight bytes."""
+    return tensor.view({1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}[tensor.element_size()])
+
+
+def fix_size(descriptor: int, size: int) -> None:
+    """Give a memory file its size and seal it: a file that shrank would kill a process that reads it."""
+    os.ftruncate(descriptor, size)
+    fcntl.fcntl(descriptor, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL)
+
+
 class ArenaAllocator:
     """Assigns slots in an arena that does not exist yet."""
 
@@ -124,7 +135,7 @@ class Arena:
         return self._memory.data_ptr()
 
     def words(self) -> torch.Tensor:
-        """Return the whole arena as integers. The first word lies before all slots."""
+        """Return the whole arena as integers."""
         return self._memory[: self._memory.numel() // 4 * 4].view(torch.int32)
 
     def views(self, slots: Sequence[TensorSlot]) -> list[torch.Tensor]:
@@ -137,13 +148,12 @@ def host_arena(descriptor: int, size: int) -> Arena:
 
 
 class HostMemory:
-    """The referee's side of an arena in a file. Its size is sealed: a file that shrank would kill the referee."""
+    """The referee's side of an arena in a file."""
 
     files: Sequence[int] = ()  # the candidate's process already has the file
 
     def __init__(self, descriptor: int, size: int) -> None:
-        os.ftruncate(descriptor, size)
-        fcntl.fcntl(descriptor, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL)
+        fix_size(descriptor, size)
         self.arena = host_arena(descriptor, size)
 
     def close(self) -> None:

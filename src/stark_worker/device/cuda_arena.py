@@ -18,7 +18,7 @@ from typing import Any
 import torch
 
 from stark_worker.device import cuda
-from stark_worker.device.arena import Arena, Pairs, nbytes, poison
+from stark_worker.device.arena import Arena, Pairs, bits, nbytes, poison
 from stark_worker.device.driver import driver
 from stark_worker.device.gate import Steps, open_gate
 
@@ -177,8 +177,7 @@ def copy_by_kernel(view: torch.Tensor, tensor: torch.Tensor) -> None:
 def _as_integers(*tensors: torch.Tensor) -> list[torch.Tensor]:
     """View tensors of one type as integers, so that a kernel copies their bits."""
     real = [torch.view_as_real(each) if each.is_complex() else each for each in tensors]
-    integer = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}[real[0].element_size()]
-    return [each.view(integer) for each in real]
+    return [bits(each) for each in real]
 
 
 def open_arena(file: int, size: int) -> Arena:

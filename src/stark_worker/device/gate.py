@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
-import fcntl
 import mmap
 import os
 import time
@@ -17,7 +16,7 @@ from collections.abc import Iterator
 
 import torch
 
-from stark_worker.device.arena import PAGE
+from stark_worker.device.arena import PAGE, fix_size
 from stark_worker.device.driver import bind, driver
 from stark_worker.protocol.errors import GpuUnhealthy
 
@@ -128,8 +127,7 @@ def open_gate(held: contextlib.ExitStack) -> tuple[int, Gate]:
     """Return the file of a new page with the two words, and the referee's side. ``held`` closes the file."""
     file = os.memfd_create("stark-gate", os.MFD_ALLOW_SEALING | os.MFD_CLOEXEC)
     held.callback(os.close, file)
-    os.ftruncate(file, PAGE)
-    fcntl.fcntl(file, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL)
+    fix_size(file, PAGE)
     return file, Gate(mmap.mmap(file, PAGE))
 
 

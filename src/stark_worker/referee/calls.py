@@ -70,9 +70,7 @@ class Caller:
         self.arena = arena = self._memory.arena
         self.inputs = [arena.views(slots) for slots in job.inputs]
         self._slots = arena.views(job.outputs)
-        self._copies = [
-            torch.empty_strided(slot.shape, slot.stride(), dtype=slot.dtype, device=slot.device) for slot in self._slots
-        ]
+        self._copies = list(map(_allocate_like, self._slots))
         for slot, tensor in zip(job.construct_tensors, reference.construct_tensors, strict=True):
             arena.view(slot).copy_(tensor)
         for name, weight in reference.weights.items():
@@ -190,9 +188,7 @@ class Caller:
         """Pair own memory with outputs, laid out as they are: a result may be dense in another order than its slot."""
         for number, view in enumerate(views):
             if self._copies[number].stride() != view.stride():
-                self._copies[number] = torch.empty_strided(
-                    view.shape, view.stride(), dtype=view.dtype, device=view.device
-                )
+                self._copies[number] = _allocate_like(view)
         return list(zip(self._copies, views, strict=True))
 
     def _result(self, times: CallTimes, place: int, message: Message) -> CallResult:
@@ -201,6 +197,10 @@ class Caller:
                 name for name in self._settings if name in changed and name not in self.changed_settings
             ]
         return CallResult(times, self._copies, place, message)
+
+
+def _allocate_like(view: torch.Tensor) -> torch.Tensor:
+    return torch.empty_strided(view.shape, view.stride(), dtype=view.dtype, device=view.device)
 
 
 def _pause() -> None:

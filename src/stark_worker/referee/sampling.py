@@ -95,7 +95,7 @@ def _take_turns(trials: Sequence[Trial], reference: Reference) -> None:
 
     It counts against the candidate, whoever's turn it was: an opponent is never held up when it is alone.
     """
-    case = (reference.timed_inputs(1) if reference.is_huge else reference.timed_cases(1))[0]
+    case = reference.timed_case()
     turns = list(trials)
     random.SystemRandom().shuffle(turns)
     taken = []
@@ -109,7 +109,7 @@ def _take_turns(trials: Sequence[Trial], reference: Reference) -> None:
         assert times is not None
         trial.times.append(times)
     if len(trials) > 1 and trials[0].is_gated and len(trials[0].times) % RECHECK_EVERY == 0:
-        trials[1].recheck(reference.timed_inputs(1)[0])
+        trials[1].recheck(reference.timed_inputs())
         trials[0].rechecked = trials[1].rechecked
 
 

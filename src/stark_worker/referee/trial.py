@@ -202,7 +202,7 @@ class Trial:
     def _measure_empty_calls(self) -> None:
         """Make calls with the same preparations as real ones. The first one touches new memory and is left out."""
         is_large = self._reference.call_bytes >= LARGE_CALL_BYTES
-        awake = [self._caller.call_awake(self._draw_inputs()).times for _ in range(EMPTY_CALLS + 1)]
+        awake = [self._caller.call_awake(self._reference.timed_inputs()).times for _ in range(EMPTY_CALLS + 1)]
         self._empty = Calibration(tuple(awake[1:]))
         self.checks[Check.HANDSHAKE] = f"{self._empty.done_ms:.3f}"
         if not self.on_host:
@@ -210,7 +210,7 @@ class Trial:
 
     def _calibrate_gate(self, count: int) -> None:
         """Make gated calls without a candidate, all on one set of inputs that is never used again."""
-        case = self._draw_inputs()
+        case = self._reference.timed_inputs()
         calls = {do: [self._caller.call_gated(case, do=do).times for _ in range(count + 1)] for do in ("empty", "fill")}
         self._empty_gated = Calibration(tuple(calls["empty"][1:]), tuple(calls["fill"][1:]))
         self._empty_gated.require_switch()
@@ -234,7 +234,7 @@ class Trial:
         """Call the candidate until it is warm. The last time awake bounds how long a gated call may take."""
         until = time.monotonic() + (WARM_UP_S if self.on_host else WARM_UP_DEVICE_S)
         while self._warm_ups < 1 or (self._warm_ups < MAX_WARM_UPS and time.monotonic() < until):
-            case = self._draw()
+            case = self._reference.timed_case()
             self._typical_s = self._compared(self._caller.call_awake(case), case).total_ms / 1e3
             self._warm_ups += 1
 
@@ -244,7 +244,7 @@ class Trial:
             self.why_awake = RANDOM_TASK
             return
         for _ in range(GATE_TRIES):
-            case = self._draw()
+            case = self._reference.timed_case()
             try:
                 times = self._compared(self._caller.call_gated(case, self._typical_s), case)
             except NotGated as reason:
@@ -253,12 +253,6 @@ class Trial:
                 self.why_awake = NO_KERNEL if self._empty_gated.is_early(times) else None
                 if self.why_awake is None:
                     return
-
-    def _draw(self) -> Case:
-        return self._draw_inputs() if self._reference.is_huge else self._reference.timed_cases(1)[0]
-
-    def _draw_inputs(self) -> Case:
-        return self._reference.timed_inputs(1)[0]
 
     def _compared(self, called: CallResult, case: Case) -> CallTimes:
         """Check the results of a call, and return its times. Of huge calls only the chosen ones are compared."""

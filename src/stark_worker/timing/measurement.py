@@ -2,9 +2,8 @@
 
 A gated call lasts from the opening of its gate until the referee has copied the results. What the gate costs an empty
 kernel, and the copy after a kernel that only writes the results, is taken off. Both were measured in the same process
-before a candidate was loaded. A call awake lasts from the request
-until the referee has copied the results. Nothing is taken off there, and the time of an empty call is in doubt: a
-candidate could have worked during it.
+before a candidate was loaded. A call awake lasts from the moment its processes go on until the referee has copied the
+results. Nothing is taken off there, and the time of an empty call is in doubt: a candidate could have worked during it.
 """
 
 from __future__ import annotations

@@ -66,12 +66,10 @@ class FakeTrial:
 
 
 class FakeReference:
-    is_huge = False
+    def timed_case(self) -> object:
+        return object()
 
-    def timed_cases(self, _: int) -> list[object]:
-        return [object()]
-
-    timed_inputs = timed_cases
+    timed_inputs = timed_case
 
 
 @pytest.mark.parametrize(
