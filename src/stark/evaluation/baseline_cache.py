@@ -16,8 +16,9 @@ from stark_worker.protocol.folder import write_atomically
 from stark_worker.protocol.report import DeviceFacts, EvalReport
 from stark_worker.protocol.request import EvalRequest
 
-# Raise it if the same request is measured in another way. 2: v0.1 without a flush; 3: a busy machine is reported.
-MEASUREMENT_VERSION = 3
+# Raise it if the same request is measured in another way. 2: v0.1 without a flush; 3: a busy machine is reported;
+# 4: single calls.
+MEASUREMENT_VERSION = 4
 
 
 class BaselineCache:

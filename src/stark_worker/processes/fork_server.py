@@ -28,6 +28,7 @@ from typing import Any, NoReturn
 import torch
 
 from stark_worker.processes.channel import Channel, ChannelClosed, MessageMalformed
+from stark_worker.processes.placement import Placement
 from stark_worker.processes.process_tree import (
     TIMED_NICENESS,
     adopt_orphans,
@@ -148,12 +149,12 @@ def _supervise(message: dict[str, Any], files: list[int]) -> None:
 
 def _obey(child: int, process: int, lifeline: Channel) -> int | None:
     """Obey the holder of the lifeline until the process ends; return its exit code, None if it was released before."""
-    standstill: Standstill | None = None
+    placement, standstill = Placement(), None
     with contextlib.suppress(ChannelClosed, MessageMalformed):
         while process not in select.select([process, lifeline.fileno()], [], [])[0]:
             order = lifeline.receive().get("do")
             if order == "stop" and standstill is None:
-                standstill = _try_to_stop()
+                standstill = _try_to_stop(placement)
                 lifeline.send(did="stopped" if standstill else "not stopped")
             elif order == "continue" and standstill is not None:
                 lifeline.send(did="continued", **standstill.end()._asdict())
@@ -162,9 +163,9 @@ def _obey(child: int, process: int, lifeline: Channel) -> int | None:
     return os.waitstatus_to_exitcode(status) if ended else None
 
 
-def _try_to_stop() -> Standstill | None:
+def _try_to_stop(placement: Placement) -> Standstill | None:
     try:
-        return Standstill()
+        return Standstill(placement)
     except NotStopped:
         return None
 

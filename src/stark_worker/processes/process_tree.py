@@ -119,6 +119,25 @@ def thread_states(process: int) -> set[str]:
     return {facts.rpartition(b")")[2].split()[0].decode() for facts in _read_of_threads(process, "stat") if facts}
 
 
+class ThreadFacts(NamedTuple):
+    """A thread of a process: the core on which it ran last, the cores it may use, and for how long it ran in all."""
+
+    number: int
+    core: int
+    allowed: frozenset[int]
+    ran_ns: int
+
+
+def threads(process: int) -> list[ThreadFacts]:
+    """Return all threads of a process; none if the process is gone, or if the kernel does not count their times."""
+    found = []
+    for stat, times in zip(_read_of_threads(process, "stat"), _read_of_threads(process, "schedstat"), strict=False):
+        with contextlib.suppress(OSError, IndexError):  # the thread has ended
+            number, core = int(stat.split()[0]), int(stat.rpartition(b")")[2].split()[36])
+            found.append(ThreadFacts(number, core, frozenset(os.sched_getaffinity(number)), int(times.split()[0])))
+    return found
+
+
 def _read_of_threads(process: int, name: str) -> list[bytes]:
     """Return a file of /proc for each thread of a process that still runs."""
     try:

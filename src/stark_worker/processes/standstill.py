@@ -14,6 +14,7 @@ import time
 from collections.abc import Callable
 from typing import NamedTuple
 
+from stark_worker.processes.placement import Placement
 from stark_worker.processes.process_tree import children, signal_all, thread_states
 
 # About two seconds: far more than any thread needs, except for one that waits for a process it started by vfork. They
@@ -44,8 +45,9 @@ class Standstill:
     their own parents. Their CPU time shows if they moved.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, placement: Placement) -> None:
         """Stop them. Raise NotStopped if one goes on."""
+        self._placement = placement
         self._rounds, self._until = 0, time.monotonic() + MAX_S
         self._children: set[int] = set()
         self._further: set[int] = set()
@@ -56,8 +58,10 @@ class Standstill:
     def end(self) -> Rest:
         """Let all go on."""
         has_moved = any(map(_has_child_moved, self._children)) or self._has_further_moved()
-        ended_s = time.perf_counter()
-        signal_all(self._children | self._further, signal.SIGCONT)
+        processes = self._children | self._further
+        with self._placement.spread(processes):
+            ended_s = time.perf_counter()
+            signal_all(processes, signal.SIGCONT)
         return Rest(ended_s, has_moved)
 
     def _stop_all(self) -> None:

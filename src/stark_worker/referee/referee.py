@@ -203,7 +203,7 @@ def _verdict(request: EvalRequest, trials: list[Trial], reference: Reference) ->
     except (torch.cuda.OutOfMemoryError, TaskFault) as error:
         if not is_out_of_memory(error):
             raise
-        if request.is_reference or not trial.is_loaded:
+        if request.is_reference or not trial.has_source:
             raise TaskFault(f"It cannot be checked and timed here: {TOO_LARGE}") from error
         # Memory sufficed for the reference, before the candidate was loaded.
         log = "The candidate leaves too little of the device's memory for the check."

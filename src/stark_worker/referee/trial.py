@@ -45,7 +45,8 @@ class Trial:
 
     def __init__(self, request: EvalRequest, candidate: Candidate, reference: Reference, cache: str) -> None:
         self.seeds = {"weights": reference.construct_seed}
-        self.on_host, self.is_loaded = reference.device.type == "cpu", False
+        self.on_host = reference.device.type == "cpu"
+        self.has_source = self.is_loaded = False  # the candidate's source may have run, and is built
         self.checks: dict[str, str] = {} if self.on_host else {Check.ARITHMETIC: request.arithmetic}
         self.isolation: Isolation | None = None
         self.busy_warning: str | None = None
@@ -218,6 +219,7 @@ class Trial:
     def _build(self) -> Iterable[Case]:
         """Let the process load the candidate, and draw cases in the meantime."""
         self.candidate.clear_output()  # printed before the candidate was loaded
+        self.has_source = True
         self.candidate.send(do="load")
         cases: Iterable[Case] = self._reference.cases()
         if self._reference.call_bytes < LARGE_CALL_BYTES:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import hashlib
 import os
 import signal
 import struct
@@ -15,6 +16,7 @@ import pytest
 
 from adversarial.processes import in_child
 from integration.processes.supervised import EXIT_CODE, SLOTS, Counters, supervised
+from stark_worker.processes.process_tree import threads
 from stark_worker.protocol.errors import Failure, Outcome
 from stark_worker.sandbox import syscalls
 from stark_worker.sandbox.confine import confine
@@ -133,6 +135,29 @@ def test_a_confined_referee_stops_its_candidate_too(tmp_path):
             return still, True
 
         assert in_child(confined) == (True, True)
+
+
+def hash_on() -> None:
+    while True:
+        hashlib.sha256(bytes(2**24))  # without Python's lock
+
+
+@pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="needs two cores")
+def test_busy_threads_go_on_apart_and_later_ones_may_run_anywhere(tmp_path):
+    everywhere = os.sched_getaffinity(0)
+    with supervised(
+        lambda _: [threading.Thread(target=hash_on, daemon=True).start() for _ in "ab"], tmp_path
+    ) as candidate:
+        for _ in range(5):
+            time.sleep(0.05)
+            candidate.pause()
+            candidate.resume()
+            main, *workers = sorted(threads(candidate._process))
+            assert main.allowed == everywhere
+            assert len(workers) == 2
+            first, second = (each.allowed for each in workers)
+            assert (len(first), len(second)) == (1, 1)
+            assert first != second
 
 
 def test_a_message_lets_it_go_on(tmp_path):
