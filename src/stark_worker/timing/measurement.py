@@ -20,8 +20,9 @@ from stark_worker.protocol.report import Timing
 MIN_MS = 1e-4  # of one call: a shorter time is noise
 MIN_SWITCH_MS = 0.02  # between two processes on a GPU
 MIN_SWITCH_SHARE = 0.9  # of the shortest gate and copy without a candidate; they vary by a few microseconds
-# A process that was stopped launches more slowly at first: a part of its launch counts, beyond an allowance.
-LAUNCH_SHARE, HIDDEN_LAUNCH_MS, LAUNCH_DOUBT_SHARE = 0.5, 0.3, 0.25
+# A process that was stopped launches up to twice as slowly: half of its launch counts beyond an allowance, and as much
+# again is in doubt.
+LAUNCH_SHARE, HIDDEN_LAUNCH_MS = 0.5, 0.3
 PROCESS_DOUBT_MS = 0.0005  # the same kernel in two processes differs by as much
 MAX_WRITE_RATIO = 1.1  # of writing the inputs next to a loaded candidate to writing them before
 MAX_DISTURBED, MAX_DISTURBED_SHARE = 3, 0.1  # of all calls; more are no accident
@@ -121,7 +122,7 @@ def timing_of(measured: Measurement) -> Timing:
     samples = tuple(max(call.total_ms - empty.overhead_ms, MIN_MS) for call in measured.calls)
     launching_ms = _launching_ms(measured)
     if launching_ms > statistics.median(samples):  # what takes longer to launch is as slow as its launches
-        return Timing(tuple(max(sample, launching_ms) for sample in samples), LAUNCH_DOUBT_SHARE * launching_ms)
+        return Timing(tuple(max(sample, launching_ms) for sample in samples), launching_ms)
     return Timing(samples, PROCESS_DOUBT_MS, empty.error_ms + _drift_ms(measured))
 
 

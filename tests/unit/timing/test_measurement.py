@@ -14,7 +14,6 @@ from stark_worker.protocol.errors import Failure, MachineryFault, Outcome
 from stark_worker.protocol.report import Timing
 from stark_worker.timing.measurement import (
     HIDDEN_LAUNCH_MS,
-    LAUNCH_DOUBT_SHARE,
     LAUNCH_SHARE,
     MAX_DISTURBED,
     MAX_DISTURBED_SHARE,
@@ -95,7 +94,7 @@ def test_launches_that_an_idle_device_hides_are_free_and_longer_ones_are_not():
     assert timing_of(gated(hidden)).median_ms == pytest.approx(0.01)
     timing = timing_of(gated(seen))
     assert timing.median_ms == pytest.approx(0.5)
-    assert timing.unsure_ms == pytest.approx(0.5 * LAUNCH_DOUBT_SHARE)
+    assert timing.unsure_ms == pytest.approx(0.5)
 
 
 def test_one_slow_launch_is_an_accident():
