@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from stark_worker.correctness.compare import error_share, mismatch
-from stark_worker.correctness.inputs import RANDOM_SIGNS, changes
+from stark_worker.correctness.inputs import FAR, RANDOM_SIGNS, changes
 from stark_worker.correctness.reference import Case, Reference
 from stark_worker.protocol.request import Precision
 from stark_worker.referee.labels import precision_of
@@ -118,6 +118,27 @@ def test_a_serial_sum_next_to_a_large_term_needs_its_own_limit():
     exact = torch.softmax(row.double(), -1)
     share = float(((softmax(row[None], serial)[0] - exact) / exact).abs().max())
     assert 2e-4 < share < 1e-3
+
+
+def one_pass(x: Tensor, add: Sum) -> Tensor:
+    mean, squares = add(x) / x.shape[-1], add(x * x) / x.shape[-1]
+    return (x - mean[:, None]) * (squares - mean * mean + 1e-5).rsqrt()[:, None]
+
+
+CARELESS: dict[str, Callable[[Tensor, Sum], Tensor]] = {
+    "torch.logsumexp(x, -1)": lambda x, add: add(x.exp()).log(),
+    "torch.softmax(x, -1)": lambda x, add: x.exp() / add(x.exp())[:, None],
+    "torch.nn.functional.layer_norm(x, x.shape[-1:])": one_pass,
+}
+
+
+@pytest.mark.parametrize("length", [64, 1_000, 16_384])
+@pytest.mark.parametrize("body", CARELESS)
+def test_overflow_and_cancellation_show_far_from_zero(body, length, tmp_path):
+    for draw in ("rand", "randn"):
+        for case in cases_of(body, f"torch.{draw}({ROWS}, {length})", tmp_path):
+            if case.name.startswith(FAR):
+                assert difference(case, CARELESS[body](case.inputs[0], pairwise))
 
 
 # --- products

@@ -160,6 +160,13 @@ def same_finite(one: torch.Tensor, other: torch.Tensor) -> bool:
     return all(torch.equal(a.isfinite(), b.isfinite()) for a, b in _pairs(as_real(one), as_real(other)))
 
 
+def finite_wherever(one: torch.Tensor, other: torch.Tensor) -> bool:
+    """True if the first is finite at all places at which the other is."""
+    if one.shape != other.shape:
+        return False
+    return all(bool((a.isfinite() | ~b.isfinite()).all()) for a, b in _pairs(as_real(one), as_real(other)))
+
+
 def same_bits(one: torch.Tensor, other: torch.Tensor) -> bool:
     """True if two tensors of one kind hold the same bits; NaN equals itself here."""
     if one.dtype is torch.complex128:
@@ -174,8 +181,12 @@ def tolerance(
     score: Score,
     rules: Rules = DEFAULT_RULES,
     has_outliers: bool = False,
+    loss: float = 0.0,
 ) -> Tolerance:
-    """Return the allowed distance from ``expected``; ``has_outliers`` is about the inputs."""
+    """Return the allowed distance from ``expected``.
+
+    ``has_outliers`` is about the inputs. ``loss`` is the share of the spread that such inputs cost honest arithmetic.
+    """
     expected = as_real(expected)
     if not expected.is_floating_point():
         return Tolerance(0.0, 0.0)
@@ -185,7 +196,8 @@ def tolerance(
     atol = rtol = 1e-2 if loose else 1e-4
     if score is Score.VERIFIED and rules.atol is None:
         width = spread(expected)
-        atol = max(atol * width, min(OWN_ERROR_FACTOR * own_error, MAX_SPREAD_SHARE * width), MIN_TOLERANCE[precision])
+        own = min(OWN_ERROR_FACTOR * own_error, MAX_SPREAD_SHARE * width)
+        atol = max(atol * width, loss * width, own, MIN_TOLERANCE[precision])
         rtol = max(rtol, SERIAL_SUM_SHARE) if has_outliers else rtol
     return Tolerance(atol if rules.atol is None else rules.atol, rtol if rules.rtol is None else rules.rtol)
 

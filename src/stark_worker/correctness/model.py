@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 
 import torch
 
+from stark_worker.correctness.nested import pack, structure
 from stark_worker.correctness.weights import seed_generators
 from stark_worker.protocol.errors import TaskFault
 
@@ -57,3 +58,14 @@ def run_task_code(part: str, step: Callable[[], Result]) -> Result:
     except (Exception, SystemExit) as error:
         text = " ".join(str(error).split())[:500]
         raise TaskFault(f"{part} fails: {type(error).__name__}: {text}") from error
+
+
+def unpack_result(result: Any) -> tuple[list[torch.Tensor], str]:
+    """Return the tensors of a reference's result and their structure; raise ``TaskFault`` if they cannot be judged."""
+    outputs: list[torch.Tensor] = []
+    packed = structure(run_task_code("forward()", lambda: pack(result, outputs)))
+    if not outputs or '{"value"' in packed.replace('{"value": null}', ""):
+        raise TaskFault("forward() has to return tensors, alone or in tuples, lists or dicts.")
+    if any(output.layout != torch.strided for output in outputs):
+        raise TaskFault("forward() returns sparse tensors, which cannot be judged; return them dense.")
+    return [output.resolve_conj().resolve_neg() for output in outputs], packed

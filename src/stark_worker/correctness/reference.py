@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import copy
 import random
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping, Set
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -21,36 +21,39 @@ from stark_worker.correctness.compare import (
     Rules,
     Tolerance,
     all_finite,
-    choose_exact,
     equal_up_to_rounding,
+    finite_wherever,
+    is_inexact,
     same_bits,
     tolerance,
 )
+from stark_worker.correctness.double_precision import DoublePrecision, is_telling
+from stark_worker.correctness.input_source import InputSource, Resize
 from stark_worker.correctness.inputs import (
-    EXCHANGED,
+    FAR,
+    FEW,
     KERNELBENCH_SEED,
     OTHER_DISTRIBUTIONS,
     Change,
     changes,
     choose_timed,
+    few_changes,
     kernelbench_seeds,
     rescaling,
     secret_seed,
 )
-from stark_worker.correctness.model import forward, import_file, is_out_of_memory, run_task_code
-from stark_worker.correctness.nested import Layout, is_new, layout, pack, structure, tensors_in, to_double, unpack
+from stark_worker.correctness.model import forward, import_file, is_out_of_memory, run_task_code, unpack_result
+from stark_worker.correctness.nested import Layout, is_new, layout, pack, tensors_in, unpack
 from stark_worker.correctness.weights import construct_model, seed_generators
 from stark_worker.device import cuda
-from stark_worker.device.arena import free_bytes, nbytes
+from stark_worker.device.arena import nbytes
 from stark_worker.protocol.errors import TaskFault
 from stark_worker.protocol.request import Precision, Score
 
 DTYPES = {Precision.FP32: torch.float32, Precision.BF16: torch.bfloat16, Precision.FP16: torch.float16}
 OWN_DISTRIBUTION = "the task's own distribution"
 HUGE_CALL_BYTES = 2**31  # inputs and outputs; from here on only some timed calls are compared
-DOUBLE_PRECISION_COPIES = 3  # of inputs and outputs, that a double-precision run may need memory for
-
-Resize = Callable[[list[torch.Tensor]], list[torch.Tensor]]
+NOT_EXACT = "The reference itself is not exact enough to tell."
 
 
 @dataclass(frozen=True)
@@ -68,6 +71,7 @@ class Case:
     allowed: tuple[Tolerance, ...] = ()
     exact: bool = False  # expected outputs are in double precision where possible
     change: Change | None = None  # of what the task draws; the reference may be undefined there
+    written: dict[int, torch.Tensor] = field(default_factory=dict)  # inputs that the reference changed, by number
     seed: int = field(default_factory=secret_seed)
 
 
@@ -86,18 +90,17 @@ class Reference:
     ) -> None:
         self.precision, self.score, self.rules = precision, score, rules
         self.device, self.dtype = torch.device(device), DTYPES[precision]
-        self._resize: Resize = lambda tensors: tensors
         self._is_kernelbench = score is Score.KERNELBENCH
         self.construct_seed = KERNELBENCH_SEED if self._is_kernelbench else secret_seed()
         self.nontrivial = not self._is_kernelbench  # an argument of ``construct_model`` on both sides
         path = folder / "task.py"
         path.write_text(source, encoding="utf-8")
         self._module = run_task_code("The file", lambda: import_file("task", path))
+        self._source = InputSource(lambda: self._module.get_inputs(), self.device, self.dtype)
         self.construct_tensors: list[torch.Tensor] = []
         self.construct = self._construct_arguments()
         self.own_errors: list[float] = []  # on the task's own distribution
         self.outputs: list[torch.Tensor] = []  # on the device "meta": kinds without data
-        self.arguments = ""
         self.structure = ""
         self.layouts: list[Layout] = []  # of the outputs
         self.writes_output: list[bool] = []  # False for outputs that existed before the call
@@ -107,21 +110,20 @@ class Reference:
         if self.nontrivial and not all(map(all_finite, self.first.expected)):
             self.nontrivial = False  # random values may have made the task undefined
             self.first = self._start()
-        self._fixed_integers: set[int] = set()  # numbers of inputs that are the same in every call
-        self._has_fixed_inputs = not self._is_kernelbench and self._are_inputs_fixed()
+        self._is_finite = all(map(all_finite, self.first.expected))
+        self._has_tried_few = False
+        if not self._is_kernelbench:
+            self._source.find_fixed(self.first.inputs)
 
-    def _are_inputs_fixed(self) -> bool:
-        """True if ``get_inputs`` takes no floating-point numbers from the generator."""
-        pairs = zip(self.first.inputs, self._inputs(secret_seed(), None), strict=True)
-        fixed = [a.shape == b.shape and same_bits(a, b) for a, b in pairs]
-        kinds = [tensor.is_floating_point() for tensor in self.first.inputs]
-        self._fixed_integers = {n for n, is_float in enumerate(kinds) if fixed[n] and not is_float}
-        return all(is_fixed for is_fixed, is_float in zip(fixed, kinds, strict=True) if is_float)
+    @property
+    def arguments(self) -> str:
+        """The arguments of a call, packed; the tensors are apart."""
+        return self._source.arguments
 
     @property
     def exact(self) -> bool:
         """True if double precision has worked so far."""
-        return self._exact is not None
+        return self._double.works
 
     @property
     def weights(self) -> dict[str, torch.Tensor]:
@@ -136,7 +138,8 @@ class Reference:
     def with_input_sizes(self, resize: Resize) -> Reference:
         """Return the same model on inputs of other sizes; raise ``TaskFault`` if it does not take them."""
         other = copy.copy(self)
-        other._resize, other.outputs, other.layouts = resize, [], []
+        other._source, other.outputs, other.layouts = self._source.with_sizes(resize), [], []
+        other._double = copy.copy(self._double)
         other.first = other._own_case()
         if not all(map(all_finite, other.first.expected)):
             raise TaskFault("forward() is not finite on inputs of another size.")
@@ -171,42 +174,88 @@ class Reference:
         """
         input_seed = secret_seed() if seed is None else seed
         name = OWN_DISTRIBUTION if change is None else change.name
-        return Case(name, input_seed, self._inputs(input_seed, change), [], change=change)
+        return Case(name, input_seed, self._source.draw(input_seed, change), [], change=change)
 
     def answer(self, case: Case, exact: bool = False) -> Case | None:
         """Return the case with expected outputs; None as in ``draw``."""
-        outputs = self.run(self.model, case.inputs, case.seed) if case.change is None else self._try(case, case.change)
+        given = [tensor.clone() for tensor in case.inputs]
+        outputs = self._run_on(self.model, given, case.seed) if case.change is None else self._try(case, given)
         if outputs is None:
             return None
+        written = {number: tensor for number, tensor in enumerate(given) if tensor._version}  # torch counts the writes
+        del given  # memory for double precision
         if is_first := not self.outputs:
             self.is_random = self._depends_on_seed(case, outputs)
-        expected, errors = self._add_precision(case.inputs, outputs, case.seed) if exact else (outputs, self.own_errors)
+            if self.is_random:
+                self._double.give_up()  # a dropout mask, for example, differs with the precision
+        is_far = case.change is not None and case.change.is_far
+        exact, expected, errors = exact or is_far, outputs, self.own_errors
+        if exact:
+            expected, errors = self._double.sharpen(self.run, case.inputs, outputs, case.seed)
         if is_first:
             self.outputs = [output.to("meta") for output in outputs]
             self.own_errors = errors
-        rounds_much = case.change is not None and case.change.has_outliers
-        allowed = [
-            tolerance(*each, self.precision, self.score, self.rules, rounds_much)
-            for each in zip(expected, errors, strict=True)
-        ]
-        return replace(case, expected=expected, allowed=tuple(allowed), exact=exact)
-
-    def _try(self, case: Case, change: Change) -> list[torch.Tensor] | None:
-        """Return the outputs on changed inputs. If the reference fails there, leave such inputs out from now on."""
-        try:
-            outputs = self.run(self.model, case.inputs, case.seed)
-        except TaskFault as error:
-            if not is_out_of_memory(error):
-                self.left_out[change.kind] = str(error)
+        allowed = self._tolerances(expected, errors, case.change)
+        if is_far and not all(map(is_telling, outputs, expected, allowed)):
+            self.left_out[FAR] = NOT_EXACT
             return None
-        if all(map(all_finite, outputs)):
-            return outputs
-        self.left_out[change.kind] = "The outputs are not finite."
+        return replace(case, expected=expected, allowed=allowed, exact=exact, written=written)
+
+    def _tolerances(
+        self, expected: list[torch.Tensor], errors: list[float], change: Change | None
+    ) -> tuple[Tolerance, ...]:
+        has_outliers, loss = (change.has_outliers, change.loss) if change else (False, 0.0)
+        return tuple(
+            tolerance(*each, self.precision, self.score, self.rules, has_outliers, loss)
+            for each in zip(expected, errors, strict=True)
+        )
+
+    def _try(self, case: Case, given: list[torch.Tensor]) -> list[torch.Tensor] | None:
+        """Return the outputs on changed inputs. If the reference fails there, leave such inputs out from now on.
+
+        A mixture of changes is never left out: each of them is tried alone.
+        """
+        assert case.change is not None
+        try:
+            outputs = self._run_on(self.model, given, case.seed)
+            reason = self._why_undefined(case, outputs)
+            if reason is None:
+                return outputs
+        except TaskFault as error:
+            if is_out_of_memory(error):
+                return None
+            reason = str(error)
+        if not case.change.is_mixed:
+            self.left_out[case.change.kind] = self._source.name_unchanged(case.change.kind) + reason
         return None
 
+    def _why_undefined(self, case: Case, outputs: list[torch.Tensor]) -> str | None:
+        """Return None if the outputs have the usual shapes, and are finite wherever they are on unchanged inputs."""
+        if [output.shape for output in outputs] != [output.shape for output in self.outputs]:
+            return "The outputs have other shapes."
+        if all(map(all_finite, outputs)):
+            return None
+        usual = None if self._is_finite else self.run(self.model, self._source.draw(case.input_seed), case.seed)
+        return None if usual and all(map(finite_wherever, outputs, usual)) else "The outputs are not finite."
+
     def _usable_changes(self) -> list[Change]:
-        unusable = self.left_out if self._fixed_integers else {*self.left_out, EXCHANGED}
-        return [change for change in changes() if change.kind not in unusable]
+        found = changes(few=self._usable_few())
+        return [change for change in found if change.kind not in self.left_out and self._can_tell(change)]
+
+    def _can_tell(self, change: Change) -> bool:
+        """False for inputs far from zero if an output is an integer, which ties decide there, or if limits are set."""
+        is_set = self.rules.atol is not None or self.rules.rtol is not None
+        return not change.is_far or (not is_set and all(map(is_inexact, self.outputs)))
+
+    def _usable_few(self) -> Set[str]:
+        """Return the kinds of values that can be replaced. Each is tried alone at first."""
+        here = [change for change in few_changes() if change.kind in self._source.few_kinds]
+        if not self._has_tried_few:
+            self._has_tried_few = True
+            for change in here:
+                if change.kind not in self.left_out:
+                    self.draw(change, exact=False)
+        return {change.kind for change in here if change.kind not in self.left_out and FEW not in self.left_out}
 
     def cases(self) -> Iterator[Case]:
         """Yield the cases that a candidate has to get right before it is timed.
@@ -226,41 +275,46 @@ class Reference:
         """Draw a new case for a timed call, with expected outputs in the task's own precision; a huge one without."""
         if self.is_huge:
             return self.timed_inputs()
+        change = self._timed_change()
         return (
-            self.draw(self._timed_change(), exact=False)
-            or self.draw(rescaling(self._has_fixed_inputs), exact=False)
+            self.draw(self._mixed(change), exact=False)
+            or self.draw(change, exact=False)
+            or self.draw(rescaling(self._source.is_fixed), exact=False)
             or self._own_case(exact=False)
         )
 
     def timed_inputs(self) -> Case:
         """Draw a case as ``timed_case`` does, without expected outputs."""
-        return self._draw_inputs(self._timed_change())
+        return self._draw_inputs(self._mixed(self._timed_change()))
 
     def _timed_change(self) -> Change | None:
         """Choose a distribution; KernelBench keeps the task's own."""
         if self._is_kernelbench:
             return None
-        return choose_timed(self._usable_changes(), self._has_fixed_inputs)
+        return choose_timed(self._usable_changes(), self._source.is_fixed)
+
+    def _mixed(self, change: Change | None) -> Change | None:
+        """Return the change with a few values replaced, as in every timed call: most samples miss them."""
+        return change and replace(change, few=self._usable_few())
 
     def run(self, model: Any, inputs: list[torch.Tensor], seed: int) -> list[torch.Tensor]:
         """Return the outputs of one call of this model, or of another that should do the same."""
-        arguments = unpack(self.arguments, [tensor.clone() for tensor in inputs])  # a forward may work in place
+        return self._run_on(model, [tensor.clone() for tensor in inputs], seed)
+
+    def _run_on(self, model: Any, given: list[torch.Tensor], seed: int) -> list[torch.Tensor]:
+        """Return the outputs of one call, which may change the inputs."""
+        arguments = unpack(self.arguments, given)
         result = run_task_code("forward()", lambda: forward(model, arguments, seed))
-        outputs: list[torch.Tensor] = []
-        packed = structure(run_task_code("forward()", lambda: pack(result, outputs)))
-        if not outputs or '{"value"' in packed.replace('{"value": null}', ""):
-            raise TaskFault("forward() has to return tensors, alone or in tuples, lists or dicts.")
-        if any(output.layout != torch.strided for output in outputs):
-            raise TaskFault("forward() returns sparse tensors, which cannot be judged; return them dense.")
+        outputs, packed = unpack_result(result)
         self.structure = self.structure or packed
         if not self.layouts:
             self.layouts = [layout(output, tensors_in(arguments)) for output in outputs]
             self.writes_output = [is_new(output, arguments, model) for output in outputs]
-        return [output.resolve_conj().resolve_neg() for output in outputs]
+        return outputs
 
     def _start(self) -> Case:
         self.model, self.outputs = run_task_code("Model", self._model), []
-        self._exact = None if self._is_kernelbench else self._double_model()
+        self._double = DoublePrecision(None if self._is_kernelbench else self.model, self.device, self.dtype)
         return self._own_case(seed=kernelbench_seeds()[0] if self._is_kernelbench else None)
 
     def _own_case(self, exact: bool = True, seed: int | None = None) -> Case:
@@ -282,61 +336,15 @@ class Reference:
         model = construct_model(self._module.Model, arguments, self.construct_seed, self.nontrivial)
         return model.to(self.device, self.dtype)
 
-    def _inputs(self, seed: int, change: Change | None) -> list[torch.Tensor]:
-        seed_generators(seed)
-        tensors: list[torch.Tensor] = []
-        with self.device:
-            given = run_task_code("get_inputs()", lambda: list(self._module.get_inputs()))
-        packed = run_task_code("get_inputs()", lambda: pack(given, tensors))
-        if packed != (self.arguments or packed):
-            raise TaskFault("get_inputs() returns other arguments from call to call; they have to stay the same.")
-        self.arguments = packed
-        given = [tensor.detach().to(self.device) for tensor in self._resize(tensors)]
-        if change is not None and change.kind == EXCHANGED:
-            given = [change.apply(each) if n in self._fixed_integers else each for n, each in enumerate(given)]
-            change = None
-        return [self._changed(tensor, change) for tensor in given]
-
-    def _changed(self, tensor: torch.Tensor, change: Change | None) -> torch.Tensor:
-        if not tensor.is_floating_point():
-            return tensor
-        if change is None and tensor.dtype is self.dtype and tensor.stride() == torch.empty_like(tensor).stride():
-            return tensor
-        # Keep the layout of the task's own tensor, which the candidate gets too: a dropout mask follows memory order.
-        return torch.empty_like(tensor, dtype=self.dtype).copy_(change.apply(tensor) if change else tensor)
-
-    def _add_precision(
-        self, inputs: list[torch.Tensor], outputs: list[torch.Tensor], seed: int
-    ) -> tuple[list[torch.Tensor], list[float]]:
-        """Return outputs in double precision where possible, and the error of the given ones."""
-        exact = self._in_double(inputs, outputs, seed) or outputs
-        better = [
-            choose_exact(*pair, is_short=self.dtype is not torch.float32) for pair in zip(outputs, exact, strict=True)
-        ]
-        return [output for output, _ in better], [error for _, error in better]
-
-    def _in_double(
-        self, inputs: list[torch.Tensor], outputs: list[torch.Tensor], seed: int
-    ) -> list[torch.Tensor] | None:
-        if self.is_random:
-            self._exact = None  # a dropout mask, for example, differs with the precision
-        if self._exact is not None:
-            if DOUBLE_PRECISION_COPIES * 8 * sum(tensor.numel() for tensor in (*inputs, *outputs)) <= free_bytes(
-                self.device
-            ):
-                try:
-                    return self.run(self._exact, [to_double(tensor) for tensor in inputs], seed)
-                except TaskFault:  # forward() insists on its own precision, or finds no memory
-                    pass
-            self._exact = None
-        return None
-
     def _depends_on_seed(self, case: Case, outputs: list[torch.Tensor]) -> bool:
-        others = self.run(copy.deepcopy(self.model), case.inputs, case.seed + 1)
-        return not all(equal_up_to_rounding(*pair) for pair in zip(outputs, others, strict=True))
+        """True if another seed changes more than rounding can, or if every repetition shows that it changes bits."""
 
-    def _double_model(self) -> Any:
-        try:
-            return run_task_code("Model", lambda: copy.deepcopy(self.model).double())
-        except TaskFault:
-            return None
+        def run(seed: int) -> list[torch.Tensor]:
+            return self.run(copy.deepcopy(self.model), case.inputs, seed)
+
+        others = run(case.seed + 1)
+        if not all(map(equal_up_to_rounding, outputs, others)):
+            return True
+        if all(map(same_bits, outputs, others)):
+            return False
+        return all(all(map(same_bits, *each)) for each in ((outputs, run(case.seed)), (others, run(case.seed + 1))))

@@ -10,6 +10,7 @@ from __future__ import annotations
 import ctypes
 import fcntl
 import functools
+import math
 import mmap
 import os
 import random
@@ -25,6 +26,7 @@ from stark_worker.protocol.request import Build, Entry
 
 PAGE = 4096
 READ_PARTS = 64  # of one output
+NUMBER_SHARE, MAX_POISON = 0.25, 100.0  # of poisoned outputs, and the magnitude of numbers
 MIN_CACHE_BYTES, MAX_FLUSH_BYTES = 2**25, 2**28  # of the host; the first if its caches are not known
 
 Pairs = Sequence[tuple[torch.Tensor, torch.Tensor]]  # a target and a source each
@@ -219,12 +221,14 @@ def copy_into(view: torch.Tensor, tensor: torch.Tensor) -> None:
 
 
 def poison(view: torch.Tensor) -> None:
-    """Overwrite a whole output with a value that no candidate can know: no part of an earlier result may pass."""
+    """Overwrite a whole output with a value that no candidate can know: no part of an earlier result may pass.
+
+    Mostly it is NaN, which shows in a log. Some results are NaN by right, so sometimes it is a number.
+    """
     chance = random.SystemRandom()
-    if view.is_complex():
-        torch.view_as_real(view).fill_(float("nan"))
-    elif view.is_floating_point():
-        view.fill_(float("nan"))
+    if view.is_complex() or view.is_floating_point():
+        number = chance.uniform(-MAX_POISON, MAX_POISON) if chance.random() < NUMBER_SHARE else math.nan
+        (torch.view_as_real(view) if view.is_complex() else view).fill_(number)
     elif view.dtype is torch.bool:
         view.fill_(chance.random() < 0.5)
     else:

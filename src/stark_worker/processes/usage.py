@@ -41,7 +41,8 @@ class Footprint:
             return None
 
     def _sizes(self) -> dict[str, int]:
-        found = re.findall(r"^(\w+):\s*(\d+) kB$", (self._entry / "status").read_text(), re.MULTILINE)
+        text = (self._entry / "status").read_text(errors="replace")  # the name can be any bytes
+        found = re.findall(r"^(\w+):\s*(\d+) kB$", text, re.MULTILINE)
         return {name: int(size) * 1024 for name, size in found}
 
 

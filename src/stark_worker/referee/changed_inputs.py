@@ -19,7 +19,7 @@ from typing import Any, NoReturn
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from stark_worker.correctness.inputs import changes
+from stark_worker.correctness.inputs import changes, few_changes
 from stark_worker.correctness.reference import Reference
 from stark_worker.processes.channel import Channel, ChannelClosed
 from stark_worker.processes.process_tree import die_with_parent, set_process_name
@@ -111,7 +111,7 @@ def _serve(channel: Channel, make_reference: MakeReference) -> None:
 def _find_failing(make: Callable[[], Reference]) -> Reasons:
     """Try every change once, each process as many as it survives."""
     failing: Reasons = {}
-    untried = [change.kind for change in changes()]
+    untried = [change.kind for change in (*changes(), *few_changes())]
     while untried:
         here, there = Channel.pair()
         parent, child = os.getpid(), os.fork()
@@ -148,7 +148,7 @@ def _collect(channel: Channel, untried: list[str], failing: Reasons) -> None:
 def _try_changes(channel: Channel, reference: Reference, kinds: Sequence[str]) -> None:
     """Answer for each kind of change why the reference fails, if it does. The largest amounts are tried."""
     channel.send(did="started")
-    known = {change.kind: change for change in changes(lambda _, largest: largest)}
+    known = {change.kind: change for change in (*changes(lambda _, largest: largest), *few_changes())}
     for kind in kinds:
         reference.draw(known[kind], exact=False)
         if reference.device.type == "cuda":

@@ -8,14 +8,21 @@ import pytest
 import torch
 from torch import nn
 
+from stark_worker.correctness import double_precision
 from stark_worker.correctness.compare import Rules, Tolerance, mismatch
 from stark_worker.correctness.inputs import (
+    FAR,
+    FEW,
+    INTEGERS,
+    NUMBERS,
+    ONE_INTEGER,
     OTHER_DISTRIBUTIONS,
     RANDOM_SIGNS,
     TIMED_CALL,
     Change,
     changes,
     choose_timed,
+    few_changes,
     kernelbench_seeds,
 )
 from stark_worker.correctness.model import forward
@@ -64,13 +71,14 @@ def agrees(case: Case, outputs: list[torch.Tensor]) -> bool:
 # --- which inputs
 
 
-def test_a_candidate_meets_the_own_distribution_and_five_others_in_any_order(refer):
+def test_a_candidate_meets_the_own_distribution_and_six_others_in_any_order(refer):
     reference = refer(task("return x * 2"))
     rounds = [[case.name for case in reference.cases()] for _ in range(6)]
     for names in rounds:
         assert names.count(OWN_DISTRIBUTION) == 1
         assert len(set(names)) == OTHER_DISTRIBUTIONS + 1
-        assert {RANDOM_SIGNS, "inputs negated"} < set(names)
+        assert {RANDOM_SIGNS, "inputs negated", FEW} < set(names)
+        assert any(name.startswith(FAR) for name in names)
     assert len({names.index(OWN_DISTRIBUTION) for names in rounds} | {tuple(names) for names in rounds}) > 2
 
 
@@ -106,7 +114,11 @@ def test_a_draw_outside_the_domain_of_the_task_is_not_used(refer):
 
 
 def test_changes_that_failed_elsewhere_are_never_drawn(refer):
-    unusable = {change.kind: "it ended the process" for change in changes() if "shift" not in change.kind}
+    unusable = {
+        change.kind: "it ended the process"
+        for change in (*changes(few={FEW}), *few_changes())
+        if "shifted by" not in change.kind
+    }
     reference = refer(task("return x * 2"), unusable=unusable)
     kinds = {case.change.kind for _ in range(9) for case in reference.cases() if case.change}
     assert kinds == {"inputs shifted by", "channels shifted by up to"}
@@ -120,6 +132,12 @@ def test_a_task_whose_outputs_depend_on_the_seed_is_random(refer, score):
     assert refer(task("return F.dropout(x @ torch.ones(32, 8))"), score=score).is_random  # no double precision
 
 
+def test_little_noise_makes_a_task_random_and_differences_from_run_to_run_do_not(refer):
+    assert refer(task("return x * (1.0 + 1e-6 * torch.randn_like(x))")).is_random
+    noise = "torch.rand(x.shape, generator=torch.Generator().manual_seed(time.perf_counter_ns()))"
+    assert not refer(task(f"import time; return x * (1.0 + 1e-6 * {noise})")).is_random
+
+
 def test_integers_keep_their_range(refer):
     reference = refer(task("return x[more[0]]", "[torch.randn(8, 4), torch.randint(0, 8, (5,))]"))
     for case in [*reference.cases(), reference.timed_case()]:
@@ -131,6 +149,28 @@ def test_tensors_are_moved_to_the_device(refer):
     """The only other device there is everywhere has no data, so the task may not look at any."""
     with pytest.raises(TaskFault, match="meta"):
         refer(task("return float(x.sum()) * x", "[torch.rand(4, device='cpu')]"), device="meta")
+
+
+def test_far_from_zero_only_what_is_exactly_known_is_compared(refer):
+    """This variance has no correct digit, ties decide integers, and a user's limits are for other inputs."""
+    unstable = refer(task("return (x * x).mean(-1) - x.mean(-1) ** 2"))
+    assert not any(case.name.startswith(FAR) for case in unstable.cases())
+    assert "not exact enough" in unstable.left_out[FAR]
+    for source, rules in ((task("return x.argmax(-1)"), Rules()), (task("return x * 2"), Rules(atol=0.5))):
+        reference = refer(source, rules=rules)
+        assert not any(case.name.startswith(FAR) for case in reference.cases())
+        assert FAR not in reference.left_out
+
+
+def test_infinities_that_are_always_there_leave_no_change_out(refer):
+    mask = "torch.ones(16, 16).triu(1).bool()"
+    reference = refer(task(f"return (x @ x.t()).masked_fill({mask}, float('-inf'))"))
+    for case in reference.cases():
+        assert torch.equal(case.expected[0].isinf(), torch.ones(16, 16).triu(1).bool())
+    assert reference.left_out == {}
+    elsewhere = refer(task("return torch.log(x)", "[torch.rand(16, 32) - 0.1]"))
+    assert "inputs negated" not in [case.name for case in elsewhere.cases()]
+    assert elsewhere.left_out["inputs negated"] == "The outputs are not finite."
 
 
 # --- KernelBench's protocol
@@ -319,6 +359,22 @@ def test_a_reference_that_does_not_fit_in_double_precision_is_compared_in_its_ow
     assert {case.expected[0].dtype for case in reference.cases()} == {torch.float32}
 
 
+def test_double_precision_returns_once_there_is_memory_again(refer, monkeypatch):
+    reference = refer(task("return x / 3"))
+    with monkeypatch.context() as patch:
+        patch.setattr(double_precision, "free_bytes", lambda _: 0)
+        assert {case.expected[0].dtype for case in (reference.draw(), reference.draw())} == {torch.float32}
+    assert reference.draw().expected[0].dtype is torch.float64
+
+
+def test_inputs_that_the_reference_changes_are_known(refer):
+    reference = refer(task("more[0].mul_(0.5); return x + more[0]", "[torch.rand(16, 32), torch.rand(16, 32)]"))
+    for case in (reference.first, reference.timed_case()):
+        assert list(case.written) == [1]
+        assert torch.equal(case.written[1], case.inputs[1] * 0.5)
+    assert refer(task("return x.clone().mul_(2)")).first.written == {}
+
+
 def test_a_task_that_insists_on_its_precision_is_compared_in_it(refer):
     reference = refer(task("return x @ torch.ones(32, 8)"))
     assert not reference.exact
@@ -381,13 +437,48 @@ def test_a_timed_call_outside_of_what_the_task_is_defined_for_has_no_answer(refe
     assert reference.answer(negative) is None
 
 
-def test_a_fixed_mask_has_other_values_in_some_calls(refer):
-    """A candidate could leave a mask unread that is the same in every call."""
-    reference = refer(task("return x * more[0]", "[torch.rand(16, 32), torch.ones(16, 32).tril().bool()]"))
-    own = torch.ones(16, 32).tril().bool()
+@pytest.mark.parametrize(
+    "mask", ["torch.ones(16, 32).tril().bool()", "torch.ones(16, 32).bool()", "torch.arange(16)[:, None] % 3"]
+)
+def test_a_fixed_mask_has_other_values_when_checked_and_in_every_timed_call(refer, mask):
+    """A candidate could leave a mask unread that is the same in every call, or look at a sample of it."""
+    reference = refer(task("return x * more[0]", f"[torch.rand(16, 32), {mask}]"))
+    own = reference.first.inputs[1]
     changed = [mask for mask in (case.inputs[1] for case in reference.cases()) if not torch.equal(mask, own)]
     assert len(changed) == 1
-    assert changed[0].dtype is torch.bool
+    assert changed[0].dtype is own.dtype
+    assert not any(torch.equal(reference.timed_case().inputs[1], own) for _ in range(20))
+
+
+def test_a_single_integer_that_is_the_same_in_every_call_moves(refer):
+    reference = refer(task("return x[:, : more[0]].sum(1)", "[torch.rand(16, 32), torch.tensor(8)]"))
+    moved = [int(case.inputs[1]) for case in [*reference.cases(), *(reference.timed_case() for _ in range(9))]]
+    assert set(moved) == {7, 8}
+    assert moved[-9:] == [7] * 9
+
+
+def test_the_report_names_an_integer_that_never_changes(refer):
+    """The reference takes this one number alone. The mask changes all the same."""
+    inputs = "[torch.rand(16, 32), torch.tensor([32]), torch.ones(16, 32).bool()]"
+    reference = refer(task("return x.view(-1, int(more[0])) * more[1]", inputs))
+    cases = [*reference.cases(), reference.timed_case()]
+    assert {int(case.inputs[1]) for case in cases} == {32}
+    assert reference.left_out[ONE_INTEGER].startswith("Input 1 never changes. forward() fails: RuntimeError")
+    assert INTEGERS not in reference.left_out
+    assert not cases[-1].inputs[2].all()
+
+
+def test_outputs_of_other_shapes_are_not_compared(refer):
+    reference = refer(task("return x[:, : more[0]] * 2", "[torch.rand(16, 32), torch.tensor(8)]"))
+    assert {case.expected[0].shape for case in reference.cases()} == {(16, 8)}
+    assert reference.left_out[ONE_INTEGER] == "Input 1 never changes. The outputs have other shapes."
+
+
+def test_zeros_of_a_fixed_input_are_replaced_at_few_places(refer):
+    reference = refer(task("return x * more[0]", "[torch.rand(64, 64), torch.eye(64)]"))
+    numbers = next(change for change in few_changes() if change.kind == NUMBERS)
+    counts = [int((reference.draw(numbers).inputs[1] != torch.eye(64)).count_nonzero()) for _ in range(20)]
+    assert set(counts) <= {1, 2, 3, 4}
 
 
 def test_most_timed_calls_have_signs_that_no_candidate_can_foresee():

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stark_worker.correctness.compare import mismatch
+from stark_worker.correctness.compare import Tolerance, mismatch
 from stark_worker.correctness.degenerate import degenerate_reasons
+from stark_worker.correctness.inputs import FAR, Change
 from stark_worker.correctness.reference import Case, Reference
 from stark_worker.correctness.rounding import find_difference, noise
 from stark_worker.protocol.errors import Failure
@@ -206,3 +209,17 @@ def test_who_is_more_exact_than_a_reference_of_half_precision_is_right(tmp_path)
         with pytest.raises(Failure):
             examiner.compare(case, [(exact * 1.05).bfloat16()])
     assert refused  # or nothing was put to the test
+
+
+FAR_ROW = torch.linspace(1_000.0, 1_000.3, 30)
+
+
+@pytest.mark.parametrize(("limit", "is_refused"), [(500.0, True), (float(FAR_ROW.mean()), False)])
+def test_far_from_zero_nothing_is_refused_if_rounding_decides_it(tmp_path, limit, is_refused):
+    """Close to the limit the mean lies on either side of it, and either answer is as right."""
+    source = TASK.format(answer=f"(x.mean(-1) >= {limit!r}).float()", inputs="torch.rand(4, 30)")
+    reference = Reference(source, Precision.FP32, tmp_path)
+    change = Change(FAR, lambda x: x, 1_000.0)
+    case = Case(FAR, 1, [FAR_ROW.expand(4, 30)], [torch.ones(4)], (Tolerance(1e-3, 1e-3),), True, change)
+    assert bool(find_difference(reference, case, 0, torch.zeros(4))) is is_refused
+    assert find_difference(reference, replace(case, change=None), 0, torch.zeros(4))

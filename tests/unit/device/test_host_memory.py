@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 import os
 
 import pytest
@@ -100,10 +101,11 @@ def test_inputs_are_written_and_outputs_are_poisoned():
     shared = Shared([torch.empty(4, 3), torch.empty(5)])
     target, output = shared.views
     given = torch.randn(4, 3)
-    output.fill_(1.0)
+    before = torch.rand(5)
+    output.copy_(before)
     shared.memory.queue([(target, given)], [output], [])
     assert torch.equal(target, given)
-    assert output.isnan().all()
+    assert not (output == before).any()
 
 
 @given(outputs(), st.integers(0, 2**31))
@@ -123,11 +125,15 @@ def test_poison_reaches_every_element_and_nothing_else(tensor, seed):
 
 
 @pytest.mark.parametrize("dtype", [*FLOATS, *COMPLEX], ids=str)
-def test_a_number_that_was_not_written_is_none(dtype):
-    view = torch.ones(9, dtype=dtype)
-    poison(view)
-    parts = torch.view_as_real(view) if dtype in COMPLEX else view
-    assert parts.float().isnan().all()
+def test_a_number_that_was_not_written_is_mostly_none(dtype):
+    """Only mostly: a result that is NaN by right must be written too."""
+    seen = []
+    for _ in range(200):
+        view = torch.ones(9, dtype=dtype)
+        poison(view)
+        seen.append(float((torch.view_as_real(view) if dtype in COMPLEX else view).flatten()[0]))
+    assert 100 < sum(map(math.isnan, seen)) < 190
+    assert len({number for number in seen if math.isfinite(number)}) > 5
 
 
 @pytest.mark.parametrize("dtype", [*INTEGERS, torch.bool], ids=str)
