@@ -22,7 +22,7 @@ from stark_worker.correctness.model import NO_MEMORY, forward, import_file
 from stark_worker.correctness.nested import layout, pack, tensors_in, unpack
 from stark_worker.correctness.weights import WeightSource, construct_model, copy_weights
 from stark_worker.device import cuda
-from stark_worker.device.arena import Arena, Job, TensorSlot, copy_into, dtype_name, host_arena
+from stark_worker.device.arena import Arena, Job, TensorSlot, bits, copy_into, dtype_name, host_arena
 from stark_worker.device.cuda_arena import open_arena
 from stark_worker.device.gate import GateStream
 from stark_worker.device.pool import ResultPool, start_compiler
@@ -160,14 +160,17 @@ class Server:
         self.device.run_empty_kernel()
         return self._ready_made
 
-    def filling_model(self, *_: object) -> list[torch.Tensor]:
-        """Do no more than write the results: the referee's copy takes longer after that."""
+    def moving_model(self, *arguments: object) -> list[torch.Tensor]:
+        """Do no more than move the bytes that every candidate has to move."""
+        if self.job.reads_inputs:
+            for tensor in tensors_in(arguments):
+                bits(tensor).sum()
         return [tensor.fill_(0) for tensor in self._ready_made]
 
     def serve(self, model: Callable[..., Any]) -> dict[str, Any]:
         """Answer calls until another request comes, and return that."""
         self._changed = self.restore_precision()
-        models = {"call": model, "empty": self.empty_model, "fill": self.filling_model}
+        models = {"call": model, "empty": self.empty_model, "move": self.moving_model}
         while (message := self.next_request())["do"] in (*models, "wait"):
             if message["do"] == "wait":
                 self.attempt(Outcome.RUNTIME_ERROR, self.device.wait)

@@ -26,6 +26,7 @@ MIN_PROBES, MAX_PROBES, PROBING_S = 4, 32, 0.2  # elements of each input; the ti
 CHANCE = 0.01  # of a share that is too large
 MIN_INPUT_SHARE = 0.01  # of all inputs; smaller ones are not probed
 COPIES = 3  # of inputs and outputs, that probing needs memory for
+MOST = 0.5  # of the bytes of inputs
 SAMPLE_SIZE = 64  # values of an output that show if it depends on the inputs
 
 Run = Callable[[list[torch.Tensor]], list[torch.Tensor]]
@@ -58,6 +59,11 @@ def certain_bytes(reference: Reference) -> Traffic:
     read = _read_bytes(case.inputs, run) if has_room else 0
     everything = reference.call_bytes + sum(map(nbytes, reference.model.state_dict().values()))
     return Traffic(written, read, everything - written - read)
+
+
+def reads_inputs(reference: Reference) -> bool:
+    """True if a call certainly has to read most of its inputs."""
+    return certain_bytes(reference).read > MOST * sum(map(nbytes, reference.first.inputs))
 
 
 def _written_bytes(reference: Reference, case: Case, run: Run) -> int:

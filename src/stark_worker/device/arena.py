@@ -64,6 +64,7 @@ class Job:
     arguments: str
     inputs: tuple[tuple[TensorSlot, ...], ...]  # by place
     outputs: tuple[TensorSlot, ...]
+    reads_inputs: bool  # every candidate has to read most of them
     is_written: tuple[bool, ...]  # False for an output that existed before the call: it is always copied to its slot
     pool_offset: int
     size: int  # the pool is the rest of the arena
@@ -78,8 +79,9 @@ def nbytes(tensor: torch.Tensor) -> int:
 
 
 def bits(tensor: torch.Tensor) -> torch.Tensor:
-    """View the memory as integers; elements have at most eight bytes."""
-    return tensor.view({1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}[tensor.element_size()])
+    """View the memory as integers: two for a complex number."""
+    real = torch.view_as_real(tensor) if tensor.is_complex() else tensor
+    return real.view({1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}[real.element_size()])
 
 
 def fix_size(descriptor: int, size: int) -> None:
@@ -185,6 +187,9 @@ class HostMemory:
     def probe(self) -> float:
         """Return 0: nothing of a stopped candidate runs."""
         return 0.0
+
+    def await_return(self) -> None:
+        """Do nothing: the host's processor never left."""
 
     def read(self) -> None:
         """Copy the outputs in random order, so that a candidate that still writes cannot stay ahead of the copy."""

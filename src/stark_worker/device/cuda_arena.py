@@ -27,7 +27,7 @@ from stark_worker.device.gate import Steps, open_gate
 DELAY_FACTOR, MAX_DELAY_MS, DELAY_DECAY = 2.0, 10.0, 0.9
 CYCLES_PER_MS = 2_000_000
 WORDS_PER_DECOY, MAX_DECOYS = 64, 256  # of one input
-FLUSH, PROBE, READ = 1, 2, 3  # steps of a call
+FLUSH, PROBE, RETURN, READ = 1, 2, 3, 4  # steps of a call
 # The driver's constants.
 _PINNED, _FILE, _DEVICE, _READ_AND_WRITE, _RECOMMENDED = 1, 1, 1, 3, 1
 
@@ -114,7 +114,7 @@ class DeviceMemory:
         began = time.perf_counter()
         driver("cuCtxResetPersistingL2Cache")
         decoys = self._choose_decoys([view for view, _ in inputs])
-        pairs = [_as_integers(mine, view) for mine, view in copies]
+        pairs = [(bits(mine), bits(view)) for mine, view in copies]
         sleep(int(CYCLES_PER_MS * self._delay_ms))  # so that all writes are queued before the first one begins
         self._begun.record()
         for view, tensor in inputs:
@@ -132,7 +132,9 @@ class DeviceMemory:
         with self._steps.queued(PROBE):
             self._own_word.zero_()  # a task may have no inputs
             self._words.scatter_(0, decoys, right)
-        with self._steps.queued(READ):
+        with self._steps.queued(RETURN):
+            self._own_word.zero_()
+        with self._steps.queued(READ, waits=False):  # the device stays with this process
             for mine, view in pairs:
                 torch.bitwise_or(view, 0, out=mine)
 
@@ -149,9 +151,13 @@ class DeviceMemory:
         """Correct the decoys by one small kernel; return the milliseconds, more if anything of a candidate ran."""
         return self._steps.take(PROBE)
 
+    def await_return(self) -> None:
+        """Wait until the device has changed to this process, after all work of the candidate's."""
+        self._steps.take(RETURN)
+
     def read(self) -> None:
-        """Copy the outputs. The device changes to this process for it, after the work of the candidate's."""
-        self._steps.take(READ)
+        """Copy the outputs, as soon as the device has changed to this process."""
+        self._steps.take_all()
 
     def release(self) -> None:
         """Let all queued work run, after a call that failed."""
@@ -170,14 +176,7 @@ class DeviceMemory:
 
 def copy_by_kernel(view: torch.Tensor, tensor: torch.Tensor) -> None:
     """Copy a tensor by a kernel. A plain copy could run at the same time as the kernels of another process."""
-    target, source = _as_integers(view, tensor.resolve_conj().resolve_neg())
-    torch.bitwise_or(source, 0, out=target)
-
-
-def _as_integers(*tensors: torch.Tensor) -> list[torch.Tensor]:
-    """View tensors of one type as integers, so that a kernel copies their bits."""
-    real = [torch.view_as_real(each) if each.is_complex() else each for each in tensors]
-    return [bits(each) for each in real]
+    torch.bitwise_or(bits(tensor.resolve_conj().resolve_neg()), 0, out=bits(view))
 
 
 def open_arena(file: int, size: int) -> Arena:

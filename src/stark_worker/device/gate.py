@@ -101,10 +101,11 @@ class Steps:
         self._queued: dict[int, int] = {}  # the last number of each step
 
     @contextlib.contextmanager
-    def queued(self, step: int) -> Iterator[None]:
-        """Queue what is launched inside as a step."""
+    def queued(self, step: int, waits: bool = True) -> Iterator[None]:
+        """Queue what is launched inside as a step. One that does not wait begins when the step before it has ended."""
         number = self._queued[step] = self._queued.get(step, 0) + 1
-        self._stream.queue_wait(step * STEP, number)
+        if waits:
+            self._stream.queue_wait(step * STEP, number)
         yield
         self._stream.queue_write(step * STEP + DONE, number)
 

@@ -151,9 +151,15 @@ def _obey(child: int, process: int, lifeline: Channel) -> int | None:
     """Obey the holder of the lifeline until the process ends; return its exit code, None if it was released before."""
     placement, standstill = Placement(), None
     with contextlib.suppress(ChannelClosed, MessageMalformed):
-        while process not in select.select([process, lifeline.fileno()], [], [])[0]:
-            order = lifeline.receive().get("do")
-            if order == "stop" and standstill is None:
+        while True:
+            wait_s = placement.look_again_s if standstill is None else None
+            ready, *_ = select.select([process, lifeline.fileno()], [], [], wait_s)
+            if process in ready:
+                break
+            order = lifeline.receive().get("do") if ready else None
+            if order is None:
+                placement.free_new_threads()
+            elif order == "stop" and standstill is None:
                 standstill = _try_to_stop(placement)
                 lifeline.send(did="stopped" if standstill else "not stopped")
             elif order == "continue" and standstill is not None:

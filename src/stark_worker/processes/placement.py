@@ -12,8 +12,9 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
-from stark_worker.processes.process_tree import ThreadFacts, threads
+from stark_worker.processes.process_tree import ThreadFacts, thread_numbers, threads
 
+LOOK_AGAIN_S = 0.002  # short against the calls of threads that start others, and far longer than a look
 MIN_BUSY_NS = 100_000  # since the last stop; a thread that only wakes needs a tenth of it
 
 
@@ -31,23 +32,35 @@ class Placement:
         self._ran_ns: dict[int, int] = {}
         self._placed: list[Placed] = []
 
+    @property
+    def look_again_s(self) -> float | None:
+        """The time after which ``free_new_threads`` has to be called; None if no thread is held on a core."""
+        return LOOK_AGAIN_S if self._placed else None
+
     @contextlib.contextmanager
     def spread(self, processes: set[int]) -> Iterator[None]:
-        """Put each busy thread of stopped processes on a core; they are continued within this context.
+        """Put each busy thread of stopped processes on a core. They are continued within this context.
 
-        They stay there until the next time. Only main threads may move at once: new threads inherit their cores.
+        They stay there until the next time. Only main threads may move at once: most others are started by them, and
+        inherit their cores.
         """
-        for thread, _ in self._placed:
-            _set_cores(thread, thread.allowed)
-        self._placed = assign_cores(self._list_busy(processes))
+        self._free(self._placed)
+        self._processes, self._placed = processes, assign_cores(self._list_busy(processes))
         for thread, core in self._placed:
-            _set_cores(thread, {core})
-        try:
-            yield
-        finally:
-            for thread, _ in self._placed:
-                if thread.number in processes:
-                    _set_cores(thread, thread.allowed)
+            _set_cores(thread.number, {core})
+        yield
+        self._free(each for each in self._placed if each.thread.number in processes)
+
+    def free_new_threads(self) -> None:
+        """Let threads that were started meanwhile run anywhere: some inherited the core of a held one."""
+        everywhere = frozenset().union(*(thread.allowed for thread, _ in self._placed))
+        for thread in {each for process in self._processes for each in thread_numbers(process)} - self._ran_ns.keys():
+            _set_cores(thread, everywhere)
+            self._ran_ns[thread] = 0
+
+    def _free(self, placed: Iterable[Placed]) -> None:
+        for thread, _ in placed:
+            _set_cores(thread.number, thread.allowed)
 
     def _list_busy(self, processes: set[int]) -> list[ThreadFacts]:
         """Return the threads that ran since the last time, the busiest first; none if there is only one."""
@@ -69,6 +82,6 @@ def assign_cores(busy: Iterable[ThreadFacts]) -> list[Placed]:
     return placed
 
 
-def _set_cores(thread: ThreadFacts, cores: Iterable[int]) -> None:
+def _set_cores(thread: int, cores: Iterable[int]) -> None:
     with contextlib.suppress(OSError):  # it ended, or belongs to another user
-        os.sched_setaffinity(thread.number, cores)
+        os.sched_setaffinity(thread, cores)

@@ -114,6 +114,14 @@ def children(process: int) -> set[int]:
     return set(map(int, b" ".join(_read_of_threads(process, "children")).split()))
 
 
+def thread_numbers(process: int) -> set[int]:
+    """Return all threads of a process; none if the process is gone."""
+    try:
+        return set(map(int, os.listdir(f"/proc/{process}/task")))
+    except (FileNotFoundError, ProcessLookupError):
+        return set()
+
+
 def thread_states(process: int) -> set[str]:
     """Return the states of all threads of a process, such as T for stopped; none if the process is gone."""
     return {facts.rpartition(b")")[2].split()[0].decode() for facts in _read_of_threads(process, "stat") if facts}
@@ -140,10 +148,7 @@ def threads(process: int) -> list[ThreadFacts]:
 
 def _read_of_threads(process: int, name: str) -> list[bytes]:
     """Return a file of /proc for each thread of a process that still runs."""
-    try:
-        return [_read(f"/proc/{process}/task/{thread}/{name}") for thread in os.listdir(f"/proc/{process}/task")]
-    except (FileNotFoundError, ProcessLookupError):
-        return []
+    return [_read(f"/proc/{process}/task/{thread}/{name}") for thread in sorted(thread_numbers(process))]
 
 
 def _read(path: str) -> bytes:

@@ -57,9 +57,9 @@ class Standstill:
 
     def end(self) -> Rest:
         """Let all go on."""
-        has_moved = any(map(_has_child_moved, self._children)) or self._has_further_moved()
         processes = self._children | self._further
         with self._placement.spread(processes):
+            has_moved = any(map(_has_child_moved, self._children)) or self._has_further_moved()
             ended_s = time.perf_counter()
             signal_all(processes, signal.SIGCONT)
         return Rest(ended_s, has_moved)

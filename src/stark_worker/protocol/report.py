@@ -21,16 +21,15 @@ class Timing:
     """Samples of one measurement, in milliseconds, in the order they were taken.
 
     All of them may be too long or too short by ``unsure_ms``: two processes differ, and a call awake could have hidden
-    work. Samples of an opponent taken in turns share the error ``shared_ms`` of what was taken off.
+    work.
     """
 
     samples_ms: tuple[float, ...]
     unsure_ms: float = 0.0
-    shared_ms: float = 0.0
 
     def __post_init__(self) -> None:
-        if not all(0.0 <= doubt < math.inf for doubt in (self.unsure_ms, self.shared_ms)):
-            raise ProtocolError(f"doubt must be a finite time of at least 0, not {self.unsure_ms} and {self.shared_ms}")
+        if not 0.0 <= self.unsure_ms < math.inf:
+            raise ProtocolError(f"doubt must be a finite time of at least 0, not {self.unsure_ms}")
         if not self.samples_ms or not all(0.0 < sample < math.inf for sample in self.samples_ms):
             raise ProtocolError("a timing needs samples, and each of them takes some time")
         if len(self.samples_ms) > MAX_SAMPLES:
@@ -54,7 +53,6 @@ class Timing:
     def ratio_to(self, other: Timing) -> tuple[float, float]:
         """The bounds of this time divided by the other, with 99 % confidence, if both were taken in turns."""
         unsure = self.unsure_ms / self.median_ms + other.unsure_ms / other.median_ms
-        unsure += self.shared_ms * abs(1.0 / self.median_ms - 1.0 / other.median_ms)
         return ratio_interval(self.samples_ms, other.samples_ms, unsure)
 
 

@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 import torch
 
 from stark_worker.correctness.reference import Case, Reference
+from stark_worker.correctness.traffic import reads_inputs
 from stark_worker.device import cuda
 from stark_worker.device.arena import ArenaAllocator, HostMemory, Job, Pairs, TensorSlot, free_bytes, nbytes, poison
 from stark_worker.device.cuda_arena import DeviceMemory
@@ -92,13 +93,14 @@ class Caller:
         """Call the candidate on inputs that are already written. The clock starts when its processes go on."""
         place, asked = self._choose_place(), time.perf_counter()
         with self._queued(place, case, self._slots) as memory:
-            before = (memory.await_written(), memory.flush(), memory.probe())
+            before = self._before(memory)
+            probed = time.perf_counter()
             self.candidate.send(do="call", place=place, seed=case.seed, gate=0)
             message = self.candidate.expect("done", self.time_left_s, self._spin_s)
             done = time.perf_counter()
             memory.read()
             end = time.perf_counter()
-        begin = self.candidate.went_on_s()
+        begin = self.candidate.went_on_s() if self.on_host else probed  # a device goes on while processes are stopped
         self.candidate.pause()
         self.time_left_s -= time.perf_counter() - asked
         times = CallTimes((end - begin) * 1e3, (done - begin) * 1e3, 0.0, *before)
@@ -118,14 +120,13 @@ class Caller:
                 "a result has to be copied: it lies outside the memory of torch's allocator, or is returned twice"
             )
         with self._queued(place, case, results) as memory:
-            writing_ms = memory.await_written()
-            _pause()
-            before = (writing_ms, memory.flush(), memory.probe())
+            before = self._before(memory)
             begin = self._gate.open()
             done = self._gate.await_done(begin + max(DONE_TIMEOUT_S, DONE_TIMEOUT_RATIO * typical_s))
             if done is not None:
-                memory.read()
+                memory.await_return()
             end = time.perf_counter()
+            memory.read()
         if done is None:
             self._let_go(is_open=True)
             raise NotGated("the work did not end while its process was stopped")
@@ -152,6 +153,13 @@ class Caller:
             yield self._memory
         finally:
             self._memory.release()
+
+    def _before(self, memory: HostMemory | DeviceMemory) -> tuple[float, float, float]:
+        """Take the steps before a call. Return the milliseconds of writing, flushing and probing."""
+        writing_ms = memory.await_written()
+        if not self.on_host:
+            _pause()
+        return writing_ms, memory.flush(), memory.probe()
 
     def _launch(self, do: str, place: int, seed: int) -> tuple[Message, float]:
         """Have a call queued; return the message about it, and for how many milliseconds its processes ran for it."""
@@ -234,6 +242,7 @@ def write_job(request: EvalRequest, reference: Reference, folder: Path, cache: s
         arguments=reference.arguments,
         inputs=inputs,
         outputs=outputs,
+        reads_inputs=device != "cpu" and reads_inputs(reference),
         is_written=tuple(reference.writes_output),
         pool_offset=pool_offset,
         size=pool_offset + (0 if device == "cpu" else _pool_bytes(reference)),

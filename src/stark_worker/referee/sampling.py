@@ -46,8 +46,6 @@ def prepare(trial: Trial, opponents: Sequence[Trial]) -> None:
     trial.prepare()
     trials = [trial, *opponents]
     why_awake = next((each.why_awake for each in trials if each.why_awake), None)
-    for opponent in opponents:
-        trial.share_calibration(opponent)
     for each in trials:
         each.restart_clock()
         each.why_awake = why_awake
@@ -87,7 +85,7 @@ def correct_opponent(in_turns: Timing, opponent: Trial, reference: Reference) ->
 
 def _opponent_timing(opponent: Trial) -> Timing:
     """Return the times of an opponent. They are not in doubt: it gains nothing if it hides work."""
-    return replace(opponent.timing(), unsure_ms=0.0, shared_ms=0.0)
+    return replace(opponent.timing(), unsure_ms=0.0)
 
 
 def _take_turns(trials: Sequence[Trial], reference: Reference) -> None:
@@ -109,8 +107,7 @@ def _take_turns(trials: Sequence[Trial], reference: Reference) -> None:
         assert times is not None
         trial.times.append(times)
     if len(trials) > 1 and trials[0].is_gated and len(trials[0].times) % RECHECK_EVERY == 0:
-        trials[1].recheck(reference.timed_inputs())
-        trials[0].rechecked = trials[1].rechecked
+        trials[0].drift_ms = trials[1].recheck(reference.timed_inputs())
 
 
 def _has_enough(trial: Trial, sides: int, spent_s: float) -> bool:

@@ -31,7 +31,7 @@ from stark_worker.timing.measurement import Calibration, CallTimes, Measurement,
 PROFILE_S = 30.0
 MAX_PEAK_BYTES = 2**50  # a larger number from the candidate's process is nonsense
 WEIGHTS = {WeightSource.NAME: "copied by name", WeightSource.SEED: "by seed and order"}
-EMPTY_CALLS, EMPTY_GATED_CALLS = 10, 150
+EMPTY_CALLS, EMPTY_GATED_CALLS, MOVING_CALLS = 10, 100, 30
 LARGE_CALL_BYTES = 2**28  # of inputs and outputs; from here on cases are drawn one by one
 MAX_WARM_UPS, WARM_UP_S, WARM_UP_DEVICE_S = 100, 1.0, 0.05
 GATE_TRIES = 3  # the first may still load a kernel
@@ -54,7 +54,8 @@ class Trial:
         self.is_gated = False  # calls are queued before their inputs are written
         self.why_awake: str | None = None  # on a GPU
         self.times: list[CallTimes] = []  # of timed calls
-        self.rechecked: list[CallTimes] = []  # of empty calls in turns with them
+        self.drift_ms = 0.0  # of empty calls in turns with them, in an opponent's process
+        self._rechecked: list[CallTimes] = []
         self.disturbed = 0  # timed calls that do not count
         self._warm_ups, self._first_call_ms, self._typical_s = 0, 0.0, 0.0
         self.candidate = candidate
@@ -96,12 +97,6 @@ class Trial:
         if not self.on_host:
             self._try_gate()
 
-    def share_calibration(self, other: Trial) -> None:
-        """Take the same off the calls of both. Two processes differ in calls without work, and hardly in others."""
-        if not self.on_host:
-            joined = self._empty_gated + other._empty_gated
-            self._empty_gated, other._empty_gated = joined, joined
-
     def restart_clock(self) -> None:
         """Reset the time left, after the other side of a comparison was prepared."""
         self._caller.time_left_s = self._request.limits.run_s
@@ -120,12 +115,13 @@ class Trial:
         self.times, self.disturbed = [], 0
         self.restart_clock()
 
-    def recheck(self, case: Case) -> None:
-        """Make an empty call in this process of an opponent, to see if what is taken off still holds."""
+    def recheck(self, case: Case) -> float:
+        """Make an empty call in this process of an opponent. Return how far such calls differ from those before."""
         try:
-            self.rechecked.append(self._caller.call_gated(case, do="empty").times)
+            self._rechecked.append(self._caller.call_gated(case, do="empty").times)
         except NotGated as error:
             raise MachineryFault(f"An empty call in turns with the candidate failed: {error}") from error
+        return self._empty_gated.drift_ms(self._rechecked)
 
     def timing(self) -> Timing:
         """Return the times that count, and record their origin."""
@@ -134,7 +130,7 @@ class Trial:
             self._empty_gated if self.is_gated else self._empty,
             tuple(self.times),
             self.disturbed,
-            tuple(self.rechecked),
+            self.drift_ms,
         )
         timing = timing_of(measured)
         compared = "some of them, drawn afterwards," if self._reference.is_huge else "all"
@@ -205,15 +201,19 @@ class Trial:
         is_large = self._reference.call_bytes >= LARGE_CALL_BYTES
         awake = [self._caller.call_awake(self._reference.timed_inputs()).times for _ in range(EMPTY_CALLS + 1)]
         self._empty = Calibration(tuple(awake[1:]))
-        self.checks[Check.HANDSHAKE] = f"{self._empty.done_ms:.3f}"
+        self.checks[Check.HANDSHAKE] = f"{self._empty.median.done_ms:.3f}"
         if not self.on_host:
-            self._calibrate_gate(EMPTY_CALLS if is_large else EMPTY_GATED_CALLS)
+            self._calibrate_gate(*((EMPTY_CALLS,) * 2 if is_large else (EMPTY_GATED_CALLS, MOVING_CALLS)))
 
-    def _calibrate_gate(self, count: int) -> None:
+    def _calibrate_gate(self, empty: int, moving: int) -> None:
         """Make gated calls without a candidate, all on one set of inputs that is never used again."""
         case = self._reference.timed_inputs()
-        calls = {do: [self._caller.call_gated(case, do=do).times for _ in range(count + 1)] for do in ("empty", "fill")}
-        self._empty_gated = Calibration(tuple(calls["empty"][1:]), tuple(calls["fill"][1:]))
+        counts = {"empty": empty, "move": moving}
+        calls = {
+            do: tuple(self._caller.call_gated(case, do=do).times for _ in range(count + 1))[1:]
+            for do, count in counts.items()
+        }
+        self._empty_gated = Calibration(calls["empty"], calls["move"])
         self._empty_gated.require_switch()
 
     def _build(self) -> Iterable[Case]:

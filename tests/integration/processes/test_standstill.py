@@ -143,7 +143,7 @@ def hash_on() -> None:
 
 
 @pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="needs two cores")
-def test_busy_threads_go_on_apart_and_later_ones_may_run_anywhere(tmp_path):
+def test_busy_threads_go_on_apart_and_main_threads_anywhere(tmp_path):
     everywhere = os.sched_getaffinity(0)
     with supervised(
         lambda _: [threading.Thread(target=hash_on, daemon=True).start() for _ in "ab"], tmp_path
@@ -155,9 +155,31 @@ def test_busy_threads_go_on_apart_and_later_ones_may_run_anywhere(tmp_path):
             main, *workers = sorted(threads(candidate._process))
             assert main.allowed == everywhere
             assert len(workers) == 2
-            first, second = (each.allowed for each in workers)
-            assert (len(first), len(second)) == (1, 1)
-            assert first != second
+            assert len(workers[0].allowed | workers[1].allowed) == 2
+
+
+@pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="needs two cores")
+def test_threads_that_a_held_thread_starts_may_run_anywhere(tmp_path):
+    started = threading.Event()
+
+    def work(counters: Counters) -> None:
+        threading.Thread(target=hash_on, daemon=True).start()
+        threading.Thread(target=start_more, args=(counters,), daemon=True).start()
+
+    def start_more(counters: Counters) -> None:
+        while not counters[0]:
+            hashlib.sha256(bytes(2**20))
+        threading.Thread(target=hash_on, daemon=True).start()
+        started.wait()
+
+    with supervised(work, tmp_path) as candidate:
+        time.sleep(0.05)
+        candidate.pause()
+        candidate.resume()
+        assert len(threads(candidate._process)) == 3
+        candidate.counters[0] = 1
+        wait_until(lambda: len(threads(candidate._process)) == 4)
+        wait_until(lambda: max(threads(candidate._process)).allowed == os.sched_getaffinity(0))
 
 
 def test_a_message_lets_it_go_on(tmp_path):
@@ -233,12 +255,19 @@ def leave_an_orphaned_group(counters: Counters) -> None:
     wait_until(lambda: counters[0])
 
 
+def ready_after(work: Callable[[], object], counters: Counters) -> None:
+    work()
+    counters[0] = 1
+
+
 WAKING = {
-    "by a timer": lambda _: wake_by_timer(),
-    "by a timer, for a moment": lambda _: wake_by_timer_and_stop_again(),
-    "a child, by a timer": lambda _: start(wake_by_timer),
-    "a child, by a timer, for a moment": lambda _: start(wake_by_timer_and_stop_again),
-    "an orphan, by a timer": lambda _: start_orphan(wake_by_timer),
+    "by a timer": lambda counters: ready_after(wake_by_timer, counters),
+    "by a timer, for a moment": lambda counters: ready_after(wake_by_timer_and_stop_again, counters),
+    "a child, by a timer": lambda counters: start(lambda: ready_after(wake_by_timer, counters)),
+    "a child, by a timer, for a moment": lambda counters: start(
+        lambda: ready_after(wake_by_timer_and_stop_again, counters)
+    ),
+    "an orphan, by a timer": lambda counters: start_orphan(lambda: ready_after(wake_by_timer, counters)),
     "an orphaned group": leave_an_orphaned_group,
 }
 
@@ -246,7 +275,7 @@ WAKING = {
 @pytest.mark.parametrize("way", WAKING)
 def test_what_wakes_without_a_sandbox_is_found_out(tmp_path, way):
     with supervised(WAKING[way], tmp_path) as candidate:
-        time.sleep(0.1)  # a child needs a moment to set its timer
+        wait_until(lambda: candidate.counters[0])
         candidate.pause()
         time.sleep(0.4)
         with pytest.raises(Failure) as failed:

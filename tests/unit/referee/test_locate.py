@@ -47,6 +47,7 @@ def make_job() -> Job:
         arguments="",
         inputs=places,
         outputs=outputs,
+        reads_inputs=False,
         is_written=(True,) * len(outputs),
         pool_offset=layout.size,
         size=layout.size + POOL_BYTES,
