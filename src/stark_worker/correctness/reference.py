@@ -11,6 +11,7 @@ import copy
 import random
 from collections.abc import Iterator, Mapping, Set
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -21,10 +22,8 @@ from stark_worker.correctness.compare import (
     Rules,
     Tolerance,
     all_finite,
-    equal_up_to_rounding,
     finite_wherever,
     is_inexact,
-    same_bits,
     tolerance,
 )
 from stark_worker.correctness.double_precision import DoublePrecision, is_telling
@@ -44,6 +43,7 @@ from stark_worker.correctness.inputs import (
 )
 from stark_worker.correctness.model import forward, import_file, is_out_of_memory, run_task_code, unpack_result
 from stark_worker.correctness.nested import Layout, is_new, layout, pack, tensors_in, unpack
+from stark_worker.correctness.randomness import depends_on_seed
 from stark_worker.correctness.weights import construct_model, seed_generators
 from stark_worker.device import cuda
 from stark_worker.device.arena import nbytes
@@ -108,8 +108,7 @@ class Reference:
         self.left_out = dict(unusable or {})  # changes of inputs on which the reference fails, and the reasons
         self.first = self._start()
         if self.nontrivial and not all(map(all_finite, self.first.expected)):
-            self.nontrivial = False  # random values may have made the task undefined
-            self.first = self._start()
+            self.first = self._start_over(self.first)
         self._is_finite = all(map(all_finite, self.first.expected))
         self._has_tried_few = False
         if not self._is_kernelbench:
@@ -185,7 +184,7 @@ class Reference:
         written = {number: tensor for number, tensor in enumerate(given) if tensor._version}  # torch counts the writes
         del given  # memory for double precision
         if is_first := not self.outputs:
-            self.is_random = self._depends_on_seed(case, outputs)
+            self.is_random = depends_on_seed(partial(self._run_copy, case.inputs), outputs, case.seed)
             if self.is_random:
                 self._double.give_up()  # a dropout mask, for example, differs with the precision
         is_far = case.change is not None and case.change.is_far
@@ -301,6 +300,10 @@ class Reference:
         """Return the outputs of one call of this model, or of another that should do the same."""
         return self._run_on(model, [tensor.clone() for tensor in inputs], seed)
 
+    def _run_copy(self, inputs: list[torch.Tensor], seed: int) -> list[torch.Tensor]:
+        """Return the outputs of one call of a copy, which leaves the model as it is."""
+        return self.run(copy.deepcopy(self.model), inputs, seed)
+
     def _run_on(self, model: Any, given: list[torch.Tensor], seed: int) -> list[torch.Tensor]:
         """Return the outputs of one call, which may change the inputs."""
         arguments = unpack(self.arguments, given)
@@ -312,10 +315,17 @@ class Reference:
             self.writes_output = [is_new(output, arguments, model) for output in outputs]
         return outputs
 
-    def _start(self) -> Case:
+    def _start_over(self, first: Case) -> Case:
+        """Start with the task's own weights, or with random ones again if these are not why a result is undefined."""
+        self.nontrivial = False
+        own = self._start(first.input_seed)
+        self.nontrivial = all(map(finite_wherever, first.expected, own.expected))
+        return self._start() if self.nontrivial else own
+
+    def _start(self, seed: int | None = None) -> Case:
         self.model, self.outputs = run_task_code("Model", self._model), []
         self._double = DoublePrecision(None if self._is_kernelbench else self.model, self.device, self.dtype)
-        return self._own_case(seed=kernelbench_seeds()[0] if self._is_kernelbench else None)
+        return self._own_case(seed=kernelbench_seeds()[0] if self._is_kernelbench else seed)
 
     def _own_case(self, exact: bool = True, seed: int | None = None) -> Case:
         case = self.draw(None, exact, seed)
@@ -335,16 +345,3 @@ class Reference:
         arguments = unpack(self.construct, self.construct_tensors)
         model = construct_model(self._module.Model, arguments, self.construct_seed, self.nontrivial)
         return model.to(self.device, self.dtype)
-
-    def _depends_on_seed(self, case: Case, outputs: list[torch.Tensor]) -> bool:
-        """True if another seed changes more than rounding can, or if every repetition shows that it changes bits."""
-
-        def run(seed: int) -> list[torch.Tensor]:
-            return self.run(copy.deepcopy(self.model), case.inputs, seed)
-
-        others = run(case.seed + 1)
-        if not all(map(equal_up_to_rounding, outputs, others)):
-            return True
-        if all(map(same_bits, outputs, others)):
-            return False
-        return all(all(map(same_bits, *each)) for each in ((outputs, run(case.seed)), (others, run(case.seed + 1))))

@@ -291,6 +291,13 @@ def test_random_values_that_leave_the_domain_are_given_up(refer):
     assert reference.first.expected[0].isfinite().all()
 
 
+def test_infinities_of_a_mask_do_not_take_random_values_away(refer):
+    body = "return self.norm(x).masked_fill(torch.ones(16, 32).triu(1).bool(), float('-inf'))"
+    reference = refer(task(body, init_body="self.norm = nn.LayerNorm(32)"))
+    assert reference.nontrivial
+    assert not torch.equal(reference.model.norm.weight, torch.ones(32))
+
+
 # --- state, precision, kinds of outputs
 
 
