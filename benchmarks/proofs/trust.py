@@ -58,7 +58,7 @@ from stark_worker.scheduler.retry import judge_with_retries
 from stark_worker.scheduler.worker import Worker
 
 TRIES = 3
-IN_FLIGHT = 6  # on a GPU: extensions are built while another candidate is timed
+IN_FLIGHT = 12  # on a GPU: extensions are built while another candidate is timed
 JUDGED_HERE = ("exploits", "honest", "probes")  # by this project's worker, so that its source decides
 HARMLESS = ("rejected", Verdict.TRUE_TIME)
 STOPPED = "stopped the evaluator"

@@ -154,6 +154,7 @@ class Server:
         self._pinned = cuda.precision_settings()
         with device.allocate():
             self._ready_made = [torch.ones_like(slot) for slot in self.slots]
+            self.moving_model(*self.arguments[0])  # its kernels are loaded at their first use, which cannot be gated
 
     def empty_model(self, *_: object) -> list[torch.Tensor]:
         """Return ready tensors, so that the cost of a call around the model can be measured."""

@@ -167,7 +167,8 @@ class DeviceMemory:
         """Choose random words of each input. No word is always among them: a stream could wait for its correction."""
         chosen = [torch.empty(0, dtype=torch.int64, device="cuda")]
         for view in views:
-            if words := nbytes(view) // 4:
+            words = nbytes(view) // 4
+            if words > 1 or (words and random.SystemRandom().random() < 0.5):
                 count = min(max(words // WORDS_PER_DECOY, 1), MAX_DECOYS)
                 first = (view.data_ptr() - self.arena.address) // 4
                 chosen.append(torch.randint(words, (count,), device="cuda") + first)

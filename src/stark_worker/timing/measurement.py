@@ -23,9 +23,9 @@ from stark_worker.protocol.report import Timing
 MIN_MS = 1e-4  # of one call: a shorter time is noise
 MIN_SWITCH_MS = 0.02  # between two processes on a GPU
 MIN_SWITCH_SHARE = 0.9  # of the shortest times without a candidate; they vary by a few microseconds
-# A process that was stopped launches up to twice as slowly: half of its launch counts beyond an allowance, and as much
-# again is in doubt.
-LAUNCH_SHARE, HIDDEN_LAUNCH_MS = 0.5, 0.3
+# A process that was stopped launches up to twice as slowly, the first kernel by up to 0.7 ms. So half of its launch
+# counts beyond an allowance, and as much again is in doubt.
+LAUNCH_SHARE, HIDDEN_LAUNCH_MS = 0.5, 0.5
 PROCESS_DOUBT_MS = 0.0005  # the same kernel in two processes differs by as much
 MAX_LATE_MS = 0.002  # in doubt after the done word: the device needs longer to be back if a kernel touched more memory
 MAX_WRITE_RATIO = 1.1  # of writing the inputs next to a loaded candidate to writing them before
