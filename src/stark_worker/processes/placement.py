@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from stark_worker.processes.process_tree import ThreadFacts, thread_numbers, threads
 
-LOOK_AGAIN_S = 0.002  # short against the calls of threads that start others, and far longer than a look
+FIRST_LOOK_S, LONGEST_LOOK_S = 0.0003, 0.002  # for new threads: most are started early in a call; a look takes 20 us
 MIN_BUSY_NS = 100_000  # since the last stop; a thread that only wakes needs a tenth of it
 
 
@@ -35,7 +35,7 @@ class Placement:
     @property
     def look_again_s(self) -> float | None:
         """The time after which ``free_new_threads`` has to be called; None if no thread is held on a core."""
-        return LOOK_AGAIN_S if self._placed else None
+        return self._look_again_s if self._placed else None
 
     @contextlib.contextmanager
     def spread(self, processes: set[int]) -> Iterator[None]:
@@ -50,13 +50,22 @@ class Placement:
             _set_cores(thread.number, {core})
         yield
         self._free(each for each in self._placed if each.thread.number in processes)
+        self._look_again_s = FIRST_LOOK_S
 
     def free_new_threads(self) -> None:
-        """Let threads that were started meanwhile run anywhere: some inherited the core of a held one."""
+        """Let threads that were started meanwhile run anywhere: some inherited the core of a held one.
+
+        They are driven from that core first, where they could stay for long.
+        """
+        self._look_again_s = min(2 * self._look_again_s, LONGEST_LOOK_S)
         everywhere = frozenset().union(*(thread.allowed for thread, _ in self._placed))
+        cores = {core for _, core in self._placed}
         for thread in {each for process in self._processes for each in thread_numbers(process)} - self._ran_ns.keys():
-            _set_cores(thread, everywhere)
             self._ran_ns[thread] = 0
+            with contextlib.suppress(OSError):  # it ended
+                if len(mine := os.sched_getaffinity(thread)) == 1 and mine <= cores:
+                    _set_cores(thread, everywhere - mine)
+                    _set_cores(thread, everywhere)
 
     def _free(self, placed: Iterable[Placed]) -> None:
         for thread, _ in placed:

@@ -18,7 +18,7 @@ from stark_worker.timing.measurement import MAX_DISTURBED
 
 MIN_SAMPLES = 8  # fewer give no interval of 99 %
 HOST_SAMPLES, DEVICE_SAMPLES, KERNELBENCH_SAMPLES = (30, 100), (30, 200), (100, 100)  # enough, and most
-SAMPLING_S, SAMPLING_DEVICE_S, MAX_SAMPLING_S = 2.0, 1.0, 10.0
+SAMPLING_S, SAMPLING_DEVICE_S, MAX_SAMPLING_S = 2.0, 0.5, 10.0
 RECHECK_EVERY = 5  # samples
 MAX_SLOWED_RATIO = 1.03  # of an opponent's times in turns to its times alone; a warm device clocks down by as much
 

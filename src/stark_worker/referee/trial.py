@@ -31,7 +31,7 @@ from stark_worker.timing.measurement import Calibration, CallTimes, Measurement,
 PROFILE_S = 30.0
 MAX_PEAK_BYTES = 2**50  # a larger number from the candidate's process is nonsense
 WEIGHTS = {WeightSource.NAME: "copied by name", WeightSource.SEED: "by seed and order"}
-EMPTY_CALLS, EMPTY_GATED_CALLS, MOVING_CALLS = 10, 100, 30
+EMPTY_CALLS, EMPTY_GATED_CALLS, MOVING_CALLS = 10, 100, 50
 LARGE_CALL_BYTES = 2**28  # of inputs and outputs; from here on cases are drawn one by one
 MAX_WARM_UPS, WARM_UP_S, WARM_UP_DEVICE_S = 100, 1.0, 0.05
 GATE_TRIES = 3  # the first may still load a kernel

@@ -20,7 +20,7 @@ from stark_worker.protocol.errors import Failure, MachineryFault, Outcome
 from stark_worker.protocol.intervals import median_interval
 from stark_worker.protocol.report import Timing
 
-MIN_MS = 1e-4  # of one call: a shorter time is noise
+MIN_MS = 1e-3  # of one call beyond an empty one: a shorter time is noise
 MIN_SWITCH_MS = 0.02  # between two processes on a GPU
 MIN_SWITCH_SHARE = 0.9  # of the shortest times without a candidate; they vary by a few microseconds
 # A process that was stopped launches up to twice as slowly, the first kernel by up to 0.7 ms. So half of its launch
@@ -73,8 +73,8 @@ class Calibration:
 
     @functools.cached_property
     def return_ms(self) -> float:
-        """The time in which the device is back after a call that moved data: it takes longer than after none."""
-        return statistics.median(call.return_ms for call in self.moving or self.calls)
+        """The time in which the device is back at least after a call that moved data: more than after none."""
+        return median_interval([call.return_ms for call in self.moving or self.calls])[0]
 
     @property
     def switch_ms(self) -> float:
@@ -131,17 +131,18 @@ def timing_of(measured: Measurement) -> Timing:
     if not measured.is_gated:
         return Timing(tuple(call.total_ms for call in measured.calls), measured.empty.median.done_ms)
     _refuse_early(measured)
-    samples = tuple(_work_ms(call, measured.empty) for call in measured.calls)
+    late_ms = max(_late_ms(measured), 0.0)
+    free_ms = MAX_LATE_MS if late_ms <= MAX_LATE_MS else 0.0
+    samples = tuple(_work_ms(call, measured.empty, free_ms) for call in measured.calls)
     launching_ms = _launching_ms(measured)
     if launching_ms > statistics.median(samples):  # what takes longer to launch is as slow as its launches
         return Timing(tuple(max(sample, launching_ms) for sample in samples), launching_ms)
-    late_ms = min(max(_late_ms(measured), 0.0), MAX_LATE_MS)
-    return Timing(samples, PROCESS_DOUBT_MS + measured.empty.error_ms + measured.drift_ms + late_ms)
+    return Timing(samples, PROCESS_DOUBT_MS + measured.empty.error_ms + measured.drift_ms + min(late_ms, free_ms))
 
 
-def _work_ms(call: CallTimes, empty: Calibration) -> float:
-    """Return the time until the done word, and of all work after it beyond what is in doubt."""
-    later_ms = max(call.return_ms - empty.return_ms - MAX_LATE_MS, 0.0)
+def _work_ms(call: CallTimes, empty: Calibration, free_ms: float) -> float:
+    """Return the time until the done word, and of all work after it but for ``free_ms``."""
+    later_ms = max(call.return_ms - empty.return_ms - free_ms, 0.0)
     return max(call.done_ms - empty.median.done_ms, MIN_MS) + later_ms
 
 
