@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from stark_worker.correctness.compare import OWN_ERROR_FACTOR, Tolerance, choose_exact, mismatch
-from stark_worker.correctness.model import run_task_code
+from stark_worker.correctness.model import is_out_of_memory, run_task_code
 from stark_worker.correctness.nested import to_double
 from stark_worker.device.arena import free_bytes
 from stark_worker.protocol.errors import TaskFault
@@ -51,8 +51,9 @@ class DoublePrecision:
             return None
         try:
             return run(self._model, [to_double(tensor) for tensor in inputs], seed)
-        except TaskFault:  # forward() insists on its own precision, or finds no memory
-            self.give_up()
+        except TaskFault as fault:
+            if not is_out_of_memory(fault):  # forward() insists on its own precision
+                self.give_up()
             return None
 
 

@@ -4,8 +4,8 @@ A gated call lasts from the opening of its gate until its done word. What this t
 process before a candidate was loaded, is taken off. The device then changes back to the referee's process. It does so
 later if work is left: what exceeds the time after a kernel that moves the certain bytes is in doubt, or counts.
 
-A call awake lasts from the moment its processes go on until the referee has copied the results. Nothing is taken off
-there, and the time of an empty call is in doubt: a candidate could have worked during it.
+A call awake lasts from the moment it can begin until the referee has copied the results. Nothing is taken off there,
+and the time of an empty call is in doubt: a candidate could have worked during it.
 """
 
 from __future__ import annotations
