@@ -26,7 +26,7 @@ class DoublePrecision:
 
     def __init__(self, model: Any | None, device: torch.device, dtype: torch.dtype) -> None:
         self._device, self._is_short = device, dtype is not torch.float32
-        self._model = None
+        self._model, self._has_run = None, False
         if model is not None:
             with contextlib.suppress(TaskFault):
                 self._model = run_task_code("Model", lambda: copy.deepcopy(model).double())
@@ -50,11 +50,14 @@ class DoublePrecision:
         if self._model is None or needed > free_bytes(self._device):  # a later call may find more memory
             return None
         try:
-            return run(self._model, [to_double(tensor) for tensor in inputs], seed)
+            found = run(self._model, [to_double(tensor) for tensor in inputs], seed)
         except TaskFault as fault:
-            if not is_out_of_memory(fault):  # forward() insists on its own precision
+            # Either forward() insists on its own precision, or it never fits. Later a candidate may hold the memory.
+            if not self._has_run or not is_out_of_memory(fault):
                 self.give_up()
             return None
+        self._has_run = True
+        return found
 
 
 def is_telling(own: torch.Tensor, exact: torch.Tensor, allowed: Tolerance) -> bool:
