@@ -249,7 +249,7 @@ def _probes_told(achieved: Confinement, found: list[Probe], known: set[str]) -> 
         "digest": worker_digest(),
         "level": achieved.level.value,
         "controls": list(achieved.controls),
-        "missing": list(achieved.missing),
+        "missing": list(map(str, achieved.gaps)),
         "attempted": len(found),
         "blocked": sum(each.blocked for each in found),
         "open": sorted(succeeded - known),
