@@ -4,8 +4,8 @@
 
 Each kernel is judged in turns with the same kernel that spins only for a base time, so that neither is shorter than the
 clock can tell. The difference of the two reported medians has to be the set time: within 0.5 us below 20 us, within 2 %
-from there on, in the mean of all rounds. A call goes on where the one before it was
-stopped by --seconds; results count only for the source of the worker that measured them.
+from there on. A call goes on where the one before it was stopped by --seconds; results count only for the source of the
+worker that measured them.
 """
 
 from __future__ import annotations
@@ -108,22 +108,21 @@ async def measure(worker: Worker, microseconds: int) -> Results:
     }
 
 
-def error_us(set_us: int, found: list[Results]) -> float:
-    """Return the mean error of all rounds of one kernel."""
-    return statistics.fmean(each["measured_us"] for each in found if each["set_us"] == set_us) - set_us
-
-
-def is_accurate(set_us: int, found: list[Results]) -> bool:
-    """True if the reported times are as close to the set one as promised."""
-    return abs(error_us(set_us, found)) <= (SHORT_ERROR_US if set_us < SHORT_US else ERROR_SHARE * set_us)
+def is_accurate(found: Results) -> bool:
+    """True if a reported time is as close to the set one as promised."""
+    error_us = abs(found["measured_us"] - found["set_us"])
+    return error_us <= (SHORT_ERROR_US if found["set_us"] < SHORT_US else ERROR_SHARE * found["set_us"])
 
 
 def table(found: list[Results]) -> Iterator[str]:
-    for set_us in sorted({each["set_us"] for each in found}):
-        error = error_us(set_us, found)
-        rounds = [round(each["measured_us"], 2) for each in found if each["set_us"] == set_us]
-        said = "as promised" if is_accurate(set_us, found) else "NOT as promised"
-        yield f"{set_us:5d} us   error {error:+7.3f} us {error / set_us:+.2%}   {said}   rounds {rounds}"
+    for each in sorted(found, key=lambda each: each["set_us"]):
+        error_us = each["measured_us"] - each["set_us"]
+        deviation_us = 1e3 * statistics.stdev(each["samples_ms"])
+        yield (
+            f"{each['set_us']:5d} us   measured {each['measured_us']:10.3f}   error {error_us:+7.3f} us"
+            f" {error_us / each['set_us']:+.2%}   deviation of a call {deviation_us:.2f} us"
+            f"   {'as promised' if is_accurate(each) else 'NOT as promised'}"
+        )
 
 
 async def run(rounds: int, until: float, fresh: bool) -> list[Results]:
@@ -151,7 +150,7 @@ def main() -> int:
     print(*table(found), sep="\n")
     if len(found) < options.rounds * len(SET_US):
         print("not finished: call it again to go on")
-    return 0 if all(is_accurate(each["set_us"], found) for each in found) else 1
+    return 0 if all(map(is_accurate, found)) else 1
 
 
 if __name__ == "__main__":

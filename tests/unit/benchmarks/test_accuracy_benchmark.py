@@ -21,14 +21,12 @@ def noise(monkeypatch, tmp_path):
 
 @pytest.mark.parametrize(
     ("set_us", "measured_us", "accurate"),
-    [(5, 5.49, True), (5, 4.4, False), (10, 10.6, False), (20, 20.4, True), (20, 20.5, False), (2000, 1965.0, True)],
+    [(5, 5.5, True), (5, 4.4, False), (10, 10.6, False), (20, 20.4, True), (20, 20.5, False), (2000, 1965.0, True)],
 )
 def test_a_time_is_accurate_within_half_a_microsecond_or_two_percent(monkeypatch, set_us, measured_us, accurate):
     monkeypatch.syspath_prepend(ROOT / "benchmarks" / "proofs")
     accuracy = importlib.import_module("accuracy")
-    rounds = [{"set_us": set_us, "measured_us": measured_us + error} for error in (-0.2, 0.0, 0.2)]
-    other = {"set_us": set_us + 1, "measured_us": 0.0}
-    assert accuracy.is_accurate(set_us, [*rounds, other]) is accurate
+    assert accuracy.is_accurate({"set_us": set_us, "measured_us": measured_us}) is accurate
 
 
 def test_all_spinning_kernels_share_one_extension(monkeypatch):
