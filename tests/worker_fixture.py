@@ -55,7 +55,7 @@ class SyncWorker:
             if process not in {*self._others, warm_process()}
         }
         names = {name for process, name in found.items() if folder_of(process) not in kept}
-        return files, names - {"stark-forksrv", "stark-supervise", "stark-referee"}
+        return files, names - {"stark-forksrv", "stark-supervise", "stark-referee", "stark-tester"}
 
 
 def folder_of(process: int) -> str:

@@ -161,7 +161,7 @@ class DeviceMemory:
 
     def release(self) -> None:
         """Let all queued work run, after a call that failed."""
-        self._steps.take_all()
+        self.read()
 
     def _choose_decoys(self, views: Sequence[torch.Tensor]) -> torch.Tensor:
         """Choose random words of each input. No word is always among them: a stream could wait for its correction."""

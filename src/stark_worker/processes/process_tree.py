@@ -139,9 +139,10 @@ class ThreadFacts(NamedTuple):
 def threads(process: int) -> list[ThreadFacts]:
     """Return all threads of a process; none if the process is gone, or if the kernel does not count their times."""
     found = []
-    for stat, times in zip(_read_of_threads(process, "stat"), _read_of_threads(process, "schedstat"), strict=False):
+    for number in sorted(thread_numbers(process)):
+        stat, times = (_read(f"/proc/{process}/task/{number}/{name}") for name in ("stat", "schedstat"))
         with contextlib.suppress(OSError, IndexError):  # the thread has ended
-            number, core = int(stat.split()[0]), int(stat.rpartition(b")")[2].split()[36])
+            core = int(stat.rpartition(b")")[2].split()[36])
             found.append(ThreadFacts(number, core, frozenset(os.sched_getaffinity(number)), int(times.split()[0])))
     return found
 

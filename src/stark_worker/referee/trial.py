@@ -37,6 +37,7 @@ MAX_WARM_UPS, WARM_UP_S, WARM_UP_DEVICE_S = 100, 1.0, 0.05
 GATE_TRIES = 3  # the first may still load a kernel
 GROUP, FAST_SHARE = 5, 0.9  # of huge calls one in a group is compared, and each that is faster than this share
 NO_KERNEL = "its work does not make the device change to its process, as copies from the host do not"
+KEPT_DEVICE = "something of it keeps the device while its call has to wait, as two streams that wait do"
 RANDOM_TASK = "the task draws random numbers, and a seed must not be known before the inputs"
 
 
@@ -252,9 +253,15 @@ class Trial:
             except NotGated as reason:
                 self.why_awake = str(reason)
             else:
-                self.why_awake = NO_KERNEL if self._empty_gated.is_early(times) else None
+                self.why_awake = self._why_not_gated(times)
                 if self.why_awake is None:
                     return
+
+    def _why_not_gated(self, times: CallTimes) -> str | None:
+        """Return why a gated call that ended cannot be believed; None if it can."""
+        if self._empty_gated.is_early(times):
+            return NO_KERNEL
+        return KEPT_DEVICE if self._empty_gated.is_disturbed(times) else None
 
     def _compared(self, called: CallResult, case: Case) -> CallTimes:
         """Check the results of a call, and return its times. Of huge calls only the chosen ones are compared."""
