@@ -258,6 +258,10 @@ DONE = """device, calls = server().device, []
     device.await_gate = lambda n: (await_gate(n), calls.append(n), len(calls) > 5 and signal_done(n))
     device.signal_done = lambda n: len(calls) > 5 or signal_done(n)
 """
+EARLY = """device, calls = server().device, []
+    await_gate = device.await_gate
+    device.await_gate = lambda n: (calls.append(n), len(calls) > 5 and torch.cuda._sleep(20_000_000), await_gate(n))
+"""
 NEVER = """server().device.signal_done = lambda number: None
 """
 
@@ -276,17 +280,7 @@ REJECTED = {
         "forged_message",
     ),
     "done before the work, once the clock is chosen": (patched(DONE), "done_too_early"),
-    "a kernel that does not wait for the gate": (
-        calling(
-            f"""
-            self.side = getattr(self, "side", None) or torch.cuda.Stream()
-            with torch.cuda.stream(self.side):
-                torch.cuda._sleep(20_000_000)
-            {RETURNS}
-            """
-        ),
-        "ran_before_gate",
-    ),
+    "a kernel that does not wait for the gate, once the clock is chosen": (patched(EARLY), "ran_before_gate"),
 }
 
 
@@ -299,6 +293,20 @@ def test_a_lie_about_a_gated_call_is_rejected_by_name(judge, name):
 
 def test_one_that_always_signals_its_end_too_early_is_timed_awake(judge):
     check_awake(judge(SMALL, patched(DONE.replace("> 5", "> 0")), Target.TRITON), NO_KERNEL)
+
+
+def test_one_that_never_waits_for_the_gate_is_timed_awake_with_all_its_work(judge):
+    report = judge(SMALL, patched(EARLY.replace("> 5", "> 0")), Target.TRITON)
+    check_awake(report, KEPT_DEVICE)
+    besides = calling(f"""
+        self.side = getattr(self, "side", None) or torch.cuda.Stream()
+        with torch.cuda.stream(self.side):
+            torch.cuda._sleep(20_000_000)
+        {RETURNS}
+    """)
+    report = judge(SMALL, besides, Target.TRITON)
+    check_awake(report, KEPT_DEVICE)
+    assert report.timing.median_ms > 8
 
 
 def test_one_that_never_signals_its_end_is_timed_awake(judge):
