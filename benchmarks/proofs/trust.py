@@ -228,7 +228,7 @@ def probe(record: Record, gpu: bool) -> None:
         attempts | {"as an ordinary user": lambda: as_ordinary_user(lambda: probe_confinement(confined))}
     ).items():
         achieved, found = step()
-        record.data.setdefault("probes", {})[name] = _probes_told(achieved, found, KNOWN_WITH_GPU if gpu else set())
+        record.data.setdefault("probes", {})[name] = _sum_up_probes(achieved, found, KNOWN_WITH_GPU if gpu else set())
         record.save()
 
 
@@ -243,7 +243,7 @@ def _open_gpu() -> None:
     cuda.start()
 
 
-def _probes_told(achieved: Confinement, found: list[Probe], known: set[str]) -> Results:
+def _sum_up_probes(achieved: Confinement, found: list[Probe], known: set[str]) -> Results:
     succeeded = {each.name for each in found if not each.blocked}
     return {
         "digest": worker_digest(),
