@@ -240,7 +240,7 @@ def _confined(gpu: bool, folder: Path, memory_bytes: int, processes: int) -> Con
 def _open_gpu() -> None:
     from stark_worker.device import cuda  # only here: whoever forks must not have touched the GPU
 
-    cuda.start()
+    cuda.init_context()
 
 
 def _sum_up_probes(achieved: Confinement, found: list[Probe], known: set[str]) -> Results:
