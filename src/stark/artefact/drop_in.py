@@ -63,11 +63,6 @@ def refuse(interface: Interface) -> None:
             "The kernel makes its weights itself, from the seed, so it cannot take the place of a trained model.",
             "See it with stark show DIR NODE --source, or search again: prompts ask for the original's names.",
         )
-    if interface.follows_weights is False:
-        raise UsageError(
-            "The kernel keeps what it derived from weights when they change, so it cannot take a model's place.",
-            "See it with stark show DIR NODE --source, or search again.",
-        )
 
 
 def describe_sizes(winner: Winner) -> str:

@@ -144,6 +144,13 @@ class Reference:
             raise TaskFault("forward() is not finite on inputs of another size.")
         return other
 
+    def with_other_weights(self) -> Reference:
+        """Return the same model with other weights, and a case of it."""
+        other = copy.copy(self)
+        other.construct_seed = secret_seed()
+        other.first = other._start()
+        return other
+
     def release_first_case(self) -> None:
         """Free the case that only one candidate needed."""
         self.first = replace(self.first, inputs=[], expected=[])
