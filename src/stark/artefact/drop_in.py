@@ -12,10 +12,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib.resources import files
 
-from stark.core.errors import UsageError
 from stark_worker.protocol.interface import Interface, Shape, ShapeTrial
+from stark_worker.protocol.request import Precision, Target
 
 Place = tuple[int, int]  # the number of an input, and of one of its dimensions
+CASTS = {Precision.FP32: "None", Precision.BF16: "torch.bfloat16", Precision.FP16: "torch.float16"}
 BEGIN, END = "# [facts]", "# [end of facts]\n"
 
 
@@ -40,29 +41,18 @@ class Winner:
     task_name: str
     kernel: str
     original: str
-    device: str
-    precision: str
+    target: Target
+    precision: Precision
     interface: Interface
     trials: Sequence[ShapeTrial] = ()
 
 
-def format_drop_in(winner: Winner, comments: Sequence[str]) -> str:
+def format_drop_in(winner: Winner) -> str:
     """Return the file's text."""
-    refuse(winner.interface)
     template = files("stark.artefact").joinpath("templates/drop_in.py").read_text(encoding="utf-8")
     before, _, rest = template.partition(BEGIN)
     _, _, after = rest.partition(END)
-    header = "".join(f"# {line}\n" for comment in comments for line in comment.splitlines())
-    return f"{header}{before}{_format_facts(winner)}{after}"
-
-
-def refuse(interface: Interface) -> None:
-    """Raise an error if no drop-in can be made."""
-    if not interface.takes_weights:
-        raise UsageError(
-            "The kernel makes its weights itself, from the seed, so it cannot take the place of a trained model.",
-            "See it with stark show DIR NODE --source, or search again: prompts ask for the original's names.",
-        )
+    return f"{before}{_format_facts(winner)}{after}"
 
 
 def describe_sizes(winner: Winner) -> str:
@@ -102,7 +92,7 @@ def allowed_sizes(judged: Sequence[Shape], trials: Sequence[ShapeTrial]) -> list
 def _format_facts(winner: Winner) -> str:
     interface = winner.interface
     sizes = [(each.places, each.least, each.most) for each in allowed_sizes(interface.shapes, winner.trials)]
-    cast = {"fp32": "None", "bf16": "torch.bfloat16", "fp16": "torch.float16"}[winner.precision]
+    cast = CASTS[winner.precision]
     dtypes = "".join(f"torch.{dtype}, " for dtype in interface.dtypes)
     return f"""\
 TASK = {winner.task_name!r}
@@ -115,7 +105,7 @@ ORIGINAL = {_literal(winner.original)}
 
 # What was judged.
 JUDGED = {describe_sizes(winner)!r}
-DEVICE, CAST, DTYPES = {winner.device!r}, {cast}, ({dtypes})
+DEVICE, CAST, DTYPES = {winner.target.device_kind!r}, {cast}, ({dtypes})
 SHAPES: tuple[tuple[int, ...], ...] = {tuple(interface.shapes)!r}
 SIZES: tuple[tuple[tuple[tuple[int, int], ...], int, int], ...] = {tuple(sizes)!r}
 CONSTRUCTED: dict[str, Any] = {json.loads(interface.construct)!r}

@@ -179,15 +179,18 @@ def _measure_compiled(folder: Path) -> Any:
 
 
 def _export_best(folder: Path, found: bool) -> Path | None:
-    """Write best.py, or delete it if the winner failed its final check."""
+    """Write best.py, or delete it if no winner can take its model's place."""
     from stark.report import exports
 
-    if not found:
-        (folder / BEST_FILE).unlink(missing_ok=True)
-        return None
-    record, nodes = read_run(folder)
-    exports.write_best(folder / BEST_FILE, record, nodes, read_final(folder))
-    return folder / BEST_FILE
+    try:
+        if found:
+            record, nodes = read_run(folder)
+            exports.write_best(folder / BEST_FILE, record, nodes, read_final(folder))
+            return folder / BEST_FILE
+    except UsageError as error:
+        show_line(f"No {BEST_FILE}: {error}")
+    (folder / BEST_FILE).unlink(missing_ok=True)
+    return None
 
 
 def _describe_run(settings: Any, folder: Path) -> list[tuple[str, str]]:

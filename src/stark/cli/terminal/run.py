@@ -69,7 +69,9 @@ def show_result(
     elif not result.improved:
         console.print(Text("The best kernel is correct, but not surely faster than the reference.", "yellow"))
     if exported is not None:
-        console.print(Text.assemble("The kernel:       ", (str(exported), "bold"), " (import ModelNew from it)"))
+        console.print(
+            Text.assemble("The kernel:       ", (str(exported), "bold"), " (ModelNew in it takes the place of Model)")
+        )
     console.print(Text(f"Show the tree:    {format_command('show', folder)}"))
     console.print(Text(f"Continue:         {format_command('resume', folder)}{RAISED_LIMIT.get(result.reason, '')}"))
 
@@ -100,7 +102,9 @@ def _compare_times(result: Result, compiled: EvalReport | None) -> Table:
         table.add_row("torch.compile", f"cannot run here ({compiled.outcome.value.replace('_', ' ')})", "", "")
     compared = [("torch.compile", compiled.timing, compiled.opponent)] if compiled else []
     stark = f"STARK ({format_name(result.best.id)})" if result.best else "STARK"
-    for name, timing, same_turns in (*compared, (stark, best, eager)):
+    drop_in = result.final.drop_in.report if result.final and result.final.drop_in else None
+    exported = [("  as a drop-in", drop_in.timing, drop_in.opponent)] if drop_in else []
+    for name, timing, same_turns in (*compared, (stark, best, eager), *exported):
         if timing and same_turns:
             speed = f"{same_turns.median_ms / timing.median_ms:.2f}x"
             table.add_row(name, format_ms(timing.median_ms), format_ms(same_turns.median_ms), speed)
