@@ -23,7 +23,8 @@ from stark.core.chat import Message, Reply, ReplyForm, Usage
 from stark.core.errors import EvaluatorError, PromptRefused, TaskError
 from stark.core.settings import EvaluationSettings, RoleSettings
 from stark_worker.protocol.errors import Outcome
-from stark_worker.protocol.report import DeviceFacts, EvalReport, Timing
+from stark_worker.protocol.interface import Interface
+from stark_worker.protocol.report import DeviceFacts, EvalReport, Labels, Timing
 from stark_worker.protocol.request import EvalRequest, Score
 
 TASK = """\
@@ -128,6 +129,9 @@ class PrudishModel(PretendModel):
         return await super().reply(messages, form)
 
 
+INTERFACE = Interface(((16, 64),), ("float32",), '{"list": []}', '{"list": [{"tensor": 0}]}', '{"tensor": 0}', True)
+
+
 class HashEvaluator:
     """One candidate in four fails; the others take 1 to 20 ms. The root takes 10 ms."""
 
@@ -150,11 +154,13 @@ class HashEvaluator:
         self.evaluated.append(request.candidate_source)
         if request.is_reference:
             return EvalReport(Outcome.OK, Timing((10.0,)))
-        number = digest(request.candidate_source)
+        is_drop_in = "\nKERNEL = " in request.candidate_source
+        number = 1 if is_drop_in else digest(request.candidate_source)
         if number % 4 == 0:
             return EvalReport(FAILURES[number // 4 % 3], log=f"it failed, {number % 97}")
         opponent = Timing((10.0,)) if request.opponent_source is not None else None
-        return EvalReport(Outcome.OK, Timing((1.0 + number % 1900 / 100,)), opponent=opponent)
+        labels = Labels(1.0, interface=INTERFACE) if request.with_labels else None
+        return EvalReport(Outcome.OK, Timing((1.0 + number % 1900 / 100,)), opponent=opponent, labels=labels)
 
 
 class AcceptingEvaluator(HashEvaluator):
