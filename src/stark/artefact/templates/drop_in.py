@@ -167,7 +167,7 @@ class _Original(nn.Module):
 
 def _run_original(model: nn.Module, weights: Mapping[str, torch.Tensor], tensors: Tensors) -> list[torch.Tensor]:
     named = {f"model.{name}": weight for name, weight in weights.items()}
-    return _flatten(functional_call(_Original(model), named, tuple(_build(ARGUMENTS, tensors))))
+    return _flatten(functional_call(_Original(model), named, tuple(_build(ARGUMENTS, tensors)), tie_weights=False))
 
 
 def _weights_of(model: nn.Module) -> dict[str, torch.Tensor]:
@@ -301,7 +301,9 @@ def _kind(weight: torch.Tensor | None) -> str:
 
 
 def _stamp(weight: torch.Tensor | None) -> tuple[int, int] | None:
-    return None if weight is None else (weight._version, weight.data_ptr())
+    if weight is None:
+        return None
+    return -1 if weight.is_inference() else weight._version, weight.data_ptr()
 
 
 def _memory(tensor: torch.Tensor) -> int:
@@ -356,6 +358,15 @@ def _run_operator(key: str, tensors: list[torch.Tensor], weights: list[torch.Ten
     return [_copy(result, result.stride()) for result in results]
 
 
+def _differentiate_operator(key: str, tensors: list[torch.Tensor], weights: list[torch.Tensor]) -> list[torch.Tensor]:
+    """Run the original where a recorded program needs gradients."""
+    if _needs_gradients(tensors, weights):
+        model, names = _find_model(key)
+        return _run_original(model, dict(zip(names, weights, strict=True)), tensors)
+    with torch._C._AutoDispatchBelowAutograd():
+        return _operator(key, tensors, weights)  # type: ignore[no-any-return]
+
+
 def _describe_operator(key: str, tensors: list[torch.Tensor], weights: list[torch.Tensor]) -> list[torch.Tensor]:
     model, names = _find_model(key)
     results = _run_original(model, dict(zip(names, weights, strict=True)), tensors)
@@ -370,6 +381,7 @@ def _find_model(key: str) -> tuple[nn.Module, list[str]]:
 
 _library.define("run(str key, Tensor[] tensors, Tensor[] weights) -> Tensor[]")
 _library.impl("run", _run_operator, "CompositeExplicitAutograd")
+_library.impl("run", _differentiate_operator, "Autograd")
 torch.library.register_fake(f"{_library.ns}::run", _describe_operator, lib=_library)
 _operator = getattr(torch.ops, _library.ns).run.default
 
