@@ -146,8 +146,7 @@ class Final:
     @property
     def speedup_interval(self) -> tuple[float, float] | None:
         """The speedup over the reference, as an interval with 99 % confidence."""
-        timing, opponent = self.report.timing, self.report.opponent
-        return opponent.ratio_to(timing) if timing and opponent else None
+        return self.report.speedup_interval
 
 
 @dataclass(frozen=True)

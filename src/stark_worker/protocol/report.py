@@ -182,6 +182,11 @@ class EvalReport:
         return data
 
     @property
+    def speedup_interval(self) -> tuple[float, float] | None:
+        """The speed relative to the opponent, as an interval with 99 % confidence."""
+        return self.opponent.ratio_to(self.timing) if self.timing and self.opponent else None
+
+    @property
     def sandbox_level(self) -> Level | None:
         """The level of confinement in which the candidate ran or was built; None if nothing of it ran."""
         return self.isolation.level if self.isolation else None
