@@ -18,7 +18,7 @@ HEAD = "import torch\nfrom torch import nn\nfrom torch.nn import functional as F
 
 @dataclass(frozen=True)
 class Case:
-    """A task and a kernel for it. ``calls`` says if a usual call runs the kernel."""
+    """A task and a kernel for it; ``any_batch`` if the kernel is right for every batch."""
 
     name: str
     task: str
@@ -26,14 +26,16 @@ class Case:
     is_random: bool = False
     changes_state: bool = False
     any_batch: bool = True
+    target: Target = Target.CPU
 
     @property
     def runs(self) -> bool:
+        """True if a usual call runs the kernel."""
         return not self.changes_state
 
     def drop_in(self) -> str:
         interface, trials = self._interface()
-        return format_drop_in(Winner(self.name, self.kernel, self.task, Target.CPU, Precision.FP32, interface, trials))
+        return format_drop_in(Winner(self.name, self.kernel, self.task, self.target, Precision.FP32, interface, trials))
 
     def _interface(self) -> tuple[Interface, list[ShapeTrial]]:
         task = types.ModuleType("task")
