@@ -36,6 +36,7 @@ CONDITIONS = {  # the first of each is the usual one
     "mode": ["training", "evaluation"],
     "context": ["no_grad", "gradients", "inference_mode", "autocast"],
     "way": ["call", "compile", "export", "trace", "deepcopy", "pickle", "graph"],
+    "calls": ["three", "one"],
     "weights": ["fresh", "load_state_dict", "optimiser", "replaced", "moved", "data"],
 }
 EQUAL, REFUSED = "equal", "refused as by the original"
@@ -113,6 +114,8 @@ class Trial:
         with contexts[context]:
             torch.manual_seed(2)
             used = way(model)
+            for _ in range(2 if self.use["calls"] == "three" else 0):
+                used(*inputs)  # a kernel that ran before takes a shorter way
             torch.manual_seed(3)
             results = [each for each in tree_flatten(used(*inputs))[0] if isinstance(each, torch.Tensor)]
             if context == "gradients":
