@@ -236,19 +236,15 @@ class _Snapshot:
         self._hooks = [child._forward_hooks for child in self.modules[1:]]
         self._hooks += [child._forward_pre_hooks for child in self.modules[1:]]
         places = [place for child in self.modules for place in (child._parameters, child._buffers)]
-        places += [
-            {name: value}
-            for child in self.modules
-            for name, value in _own(child).items()
-            if isinstance(value, torch.Tensor)
-        ]
         self._children = [(child._modules, list(child._modules.values())) for child in self.modules]
         self._stamps = [(place, name, weight, _stamp(weight)) for place in places for name, weight in place.items()]
+        others = [value for child in self.modules for value in _own(child).values() if isinstance(value, torch.Tensor)]
+        self._others = [(tensor, _stamp(tensor)) for tensor in others]  # tensors that are no weights
         self._mutable = [
             (value, repr(value))
             for child in self.modules
             for value in _own(child).values()
-            if isinstance(value, list | dict | set)
+            if isinstance(value, list | dict | set) and "tensor(" not in repr(value)
         ]
         self._is_inference = torch.is_inference_mode_enabled()
 
@@ -272,6 +268,7 @@ class _Snapshot:
         return (
             not any(self._hooks)
             and self._is_inference == torch.is_inference_mode_enabled()
+            and all(_stamp(tensor) == stamp for tensor, stamp in self._others)
             and all(repr(value) == text for value, text in self._mutable)
         )
 
@@ -312,6 +309,8 @@ def _is_same(one: Any, other: Any) -> bool:
         return True
     if type(one) is not type(other):
         return False
+    if isinstance(one, nn.Parameter | weakref.ref):
+        return True  # a module that lists its weights; they are compared elsewhere
     if isinstance(one, torch.Tensor):
         return one.shape == other.shape and one.dtype == other.dtype and torch.equal(one.cpu(), other.cpu())
     if isinstance(one, list | tuple):
