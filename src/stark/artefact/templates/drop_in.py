@@ -47,6 +47,10 @@ class NotJudged(RuntimeError):
     """A call lies outside of what was judged, and the model is strict."""
 
 
+class _Unfit(Exception):
+    """The kernel cannot be used. The text says why."""
+
+
 # -- the two sources --------------------------------------------------------------------------------------------------
 
 
@@ -142,7 +146,7 @@ def _matches(packed: Mapping[str, Any], value: Any, tensors: list[Any]) -> bool:
 def _flatten(result: Any) -> list[torch.Tensor]:
     tensors: list[torch.Tensor] = []
     if not _matches(RESULT, result, tensors):
-        raise TypeError("the result has another structure than the judged one")
+        raise _Unfit("the result has another structure than the judged one")
     return tensors
 
 
@@ -215,7 +219,7 @@ def _kind(weight: torch.Tensor | None) -> str:
 # -- changes of a model -----------------------------------------------------------------------------------------------
 
 _MODULE = frozenset(nn.Module().__dict__)  # names that every module has
-_TRACKED = ("_parameters", "_buffers", "_modules")
+HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 _steps = 0  # of optimisers: fused ones write weights without a trace
 
 
@@ -228,24 +232,22 @@ register_optimizer_step_post_hook(_count_step)
 
 
 class _Snapshot:
-    """The state of a model's modules and weights at one time."""
+    """The state of a model's modules and weights at one time. It does not keep the model alive."""
 
     def __init__(self, model: nn.Module) -> None:
-        self.modules = list(model.modules())
-        self._ids = [(child.__dict__, list(map(id, child.__dict__.values()))) for child in self.modules]
-        self._hooks = [child._forward_hooks for child in self.modules[1:]]
-        self._hooks += [child._forward_pre_hooks for child in self.modules[1:]]
-        places = [place for child in self.modules for place in (child._parameters, child._buffers)]
-        self._children = [(child._modules, list(child._modules.values())) for child in self.modules]
+        self._model, modules = weakref.ref(model), list(model.modules())
+        self._own_ids = list(map(id, model.__dict__.values()))
+        self._ids = [(child.__dict__, list(map(id, child.__dict__.values()))) for child in modules[1:]]
+        self._children = [(child._modules, list(child._modules.values())) for child in modules]
+        self._hooks = [child.__dict__[name] for child in modules[1:] for name in HOOKS]
+        places = [place for child in modules for place in (child._parameters, child._buffers)]
         self._stamps = [(place, name, weight, _stamp(weight)) for place in places for name, weight in place.items()]
-        others = [value for child in self.modules for value in _own(child).values() if isinstance(value, torch.Tensor)]
-        self._others = [(tensor, _stamp(tensor)) for tensor in others]  # tensors that are no weights
-        self._mutable = [
-            (value, repr(value))
-            for child in self.modules
-            for value in _own(child).values()
-            if isinstance(value, list | dict | set) and "tensor(" not in repr(value)
-        ]
+        kept = [value for child in modules for value in _own(child).values()]
+        others = [value for value in kept if isinstance(value, torch.Tensor)]
+        others += [child._buffers[name] for child in modules for name in child._non_persistent_buffers_set]
+        self._others = [(tensor, _stamp(tensor)) for tensor in others]  # tensors that a kernel may have copied
+        containers = [value for value in kept if isinstance(value, list | dict | set)]
+        self._mutable = [(each, repr(each)) for each in containers if "tensor(" not in repr(each)]
         self._is_inference = torch.is_inference_mode_enabled()
 
     def has_hooks(self) -> bool:
@@ -253,6 +255,9 @@ class _Snapshot:
 
     def is_current(self, looks_at_values: bool) -> bool:
         """True if nothing was replaced since. With ``looks_at_values`` no weight was written either."""
+        model = self._model()
+        if model is None or list(map(id, model.__dict__.values())) != self._own_ids:
+            return False
         for attributes, ids in self._ids:
             if list(map(id, attributes.values())) != ids:
                 return False
@@ -344,10 +349,6 @@ _layouts: dict[str, dict[Shapes, list[tuple[int, ...]]]] = {}  # strides of the 
 _follows: dict[str, bool] = {}  # True if a kernel computes with weights as they are, False if it keeps what it derived
 
 
-class _Unfit(Exception):
-    """The kernel cannot take these weights. The text says why."""
-
-
 @contextlib.contextmanager
 def _refusing(kernel: _Kernel, how: str) -> Iterator[None]:
     """Do not use a kernel that raises here: a compiler may be missing."""
@@ -400,6 +401,7 @@ class _Kernel:
                 or not tensor.is_contiguous()
                 or tensor.requires_grad
                 or tensor.is_neg()
+                or tensor.is_conj()
                 or tensor.data_ptr() % ALIGNMENT
             ):
                 return False
@@ -689,8 +691,10 @@ def _why_not(tensors: Tensors) -> str | None:
             return f"an input is {tensor.dtype}; the kernel was judged with {dtype}"
         if tensor.device.type != DEVICE or tensor.device != tensors[0].device:
             return f"an input is on {tensor.device.type}; the kernel was judged on {DEVICE}"
-        if tensor.layout != torch.strided or not tensor.is_contiguous() or tensor.is_conj() or tensor.is_neg():
+        if tensor.layout != torch.strided or not tensor.is_contiguous():
             return "an input is not contiguous"
+        if not _is_traced() and (tensor.is_conj() or tensor.is_neg()):
+            return "an input waits to be conjugated or negated"
     return None
 
 
@@ -707,6 +711,10 @@ def _has_judged_sizes(shapes: Shapes) -> bool:
     changed = [(number, place) for number, place in places if shapes[number][place] != SHAPES[number][place]]
     sizes = {shapes[number][place] for number, place in changed}
     return len(sizes) == 1 and any(changed == list(same) and least <= min(sizes) <= most for same, least, most in SIZES)
+
+
+def _keep(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor
 
 
 def _needs_gradients(*tensors: Iterable[torch.Tensor]) -> bool:
@@ -810,9 +818,13 @@ class ModelNew(_original.Model):  # type: ignore[name-defined, misc]
             reason = kernel.reason
         if reason is not None:
             return self._run_original(reason, args)
-        if _needs_gradients(tensors, kernel.weights.values()):
-            return self._run_with_gradients(kernel, tensors, args)
-        return _build(RESULT, kernel.run(tensors))
+        try:
+            if _needs_gradients(tensors, kernel.weights.values()):
+                return self._run_with_gradients(kernel, tensors, args)
+            return _build(RESULT, kernel.run(tensors))
+        except _Unfit as unfit:
+            kernel.reason = str(unfit)
+            return self._run_original(kernel.reason, args)
 
     def _run_traced(self, tensors: list[torch.Tensor], args: Sequence[Any]) -> Any:
         """Call the operator, which a tracer records. Where gradients are needed it records the original."""
@@ -829,9 +841,9 @@ class ModelNew(_original.Model):  # type: ignore[name-defined, misc]
         inputs = [*tensors, *kernel.weights.values()]
         wanted = tuple(each.requires_grad for each in inputs)
         if wanted not in self._stark.flags:  # the original's results show which of them need gradients
-            results = _run_original(kernel.key, kernel.weights, tensors)
+            with torch.autograd.graph.saved_tensors_hooks(_keep, _keep):  # no checkpoint counts what is saved here
+                results = _run_original(kernel.key, kernel.weights, tensors)
             self._stark.flags[wanted] = [result.requires_grad for result in results]
-            return _build(RESULT, results)
         return _build(RESULT, _Differentiable.apply(kernel, self._stark.flags[wanted], len(tensors), *inputs))
 
     def _run_original(self, reason: str, args: Sequence[Any], kwargs: Mapping[str, Any] | None = None) -> Any:
