@@ -2,7 +2,7 @@
 
     python uses.py DROP_IN.py TASK.py {pairs,all,NAME=VALUE ...} [--skip N --every N] [--backend aot_eager]
 
-Each line of the output is the JSON of one use: its conditions, its outcome, and if the kernel ran. The outcome is
+Each line of the output is the JSON of one use: its conditions, its outcome, and if the kernel ran again. The outcome is
 "equal", "refused as by the original", or what went wrong. "pairs" tries every pair of conditions with all others as
 usual, "all" every combination.
 """
@@ -275,8 +275,9 @@ def compare(found: list[Any], right: list[Any]) -> str:
 def count_calls(drop_in: ModuleType) -> list[None]:
     """Return a list that grows with every call of the kernel."""
     calls: list[None] = []
-    call = drop_in._Kernel._call
-    drop_in._Kernel._call = lambda *args: (calls.append(None), call(*args))[1]
+    for name in ("_call", "run_again"):
+        function = getattr(drop_in._Kernel, name)
+        setattr(drop_in._Kernel, name, lambda *args, function=function: (calls.append(None), function(*args))[1])
     return calls
 
 
@@ -298,7 +299,7 @@ def main() -> None:
         torch.compiler.reset()
         calls.clear()
         outcome = Trial(drop_in, task, use, given.backend).run()
-        sys.stdout.write(json.dumps({"use": use, "outcome": outcome, "kernel": bool(calls)}) + "\n")
+        sys.stdout.write(json.dumps({"use": use, "outcome": outcome, "kernel": len(calls) > 1}) + "\n")
         sys.stdout.flush()
 
 

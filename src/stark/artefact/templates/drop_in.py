@@ -4,6 +4,7 @@ import contextlib
 import functools
 import hashlib
 import inspect
+import itertools
 import linecache
 import sys
 import threading
@@ -347,6 +348,7 @@ def _depends_on_mode(model: nn.Module) -> bool:
 
 _layouts: dict[str, dict[Shapes, list[tuple[int, ...]]]] = {}  # strides of the original's results
 _follows: dict[str, bool] = {}  # True if a kernel computes with weights as they are, False if it keeps what it derived
+_unfit: dict[str, str] = {}  # reasons that hold whatever the weights are
 
 
 @contextlib.contextmanager
@@ -398,6 +400,7 @@ class _Kernel:
                 type(tensor) is not torch.Tensor
                 or tensor.dtype is not dtype
                 or not (tensor.is_cuda if DEVICE == "cuda" else tensor.is_cpu)
+                or tensor.layout is not torch.strided
                 or not tensor.is_contiguous()
                 or tensor.requires_grad
                 or tensor.is_neg()
@@ -464,19 +467,21 @@ class _Kernel:
             _follows.setdefault(self.key, not floats)
             return
         with torch.inference_mode(False):
-            weights = {name: weight.detach().clone() for name, weight in self.weights.items()}
+            copies = {id(weight): weight.detach().clone() for weight in self.weights.values()}
+            weights = {name: copies[id(weight)] for name, weight in self.weights.items()}  # tied ones stay tied
         kept = self._make(weights)
         kept.forward(*_build(ARGUMENTS, tensors))
         with torch.inference_mode(False), torch.no_grad():
-            for name in floats:
-                weights[name].mul_(1.5).add_(0.25)
+            for copied in filter(torch.is_floating_point, copies.values()):
+                copied.mul_(1.5).add_(0.25)
         right = _run_original(self.key, weights, tensors)
         _follows[self.key], is_right_anew = (
             all(map(_is_close, _flatten(module.forward(*_build(ARGUMENTS, tensors))), right))
             for module in (kept, self._make(weights))
         )
         if not is_right_anew:
-            raise _Unfit("the kernel keeps what it derived from weights after they change")
+            _unfit[self.key] = "the kernel keeps what it derived from weights after they change"
+            raise _Unfit(_unfit[self.key])
 
 
 def _make_module(key: str, args: Sequence[Any], kwargs: Mapping[str, Any], weights: Weights) -> nn.Module:
@@ -554,47 +559,49 @@ def _same_random_numbers() -> Iterator[Callable[[], None]]:
 
 # -- the operator, for torch.compile, torch.export and torch.jit.trace ------------------------------------------------
 
-_models: weakref.WeakSet[Any] = weakref.WeakSet()  # all of ModelNew
+_models: weakref.WeakValueDictionary[str, Any] = weakref.WeakValueDictionary()  # all of ModelNew, by their names
+_numbers = itertools.count(1)
 # A file that is imported under a second name needs a second operator.
 _original.imports = getattr(_original, "imports", 0) + 1
 _library = torch.library.Library(f"stark_{_digest(KERNEL, ORIGINAL, SHAPES, SIZES)}_{_original.imports}", "DEF")
 
 
-def _run_operator(key: str, tensors: list[torch.Tensor], weights: list[torch.Tensor]) -> list[torch.Tensor]:
-    """Run the kernel of the model that has these weights. Otherwise, or outside of the guards, run the original."""
-    pointers = [weight.data_ptr() for weight in weights]
-    for model in list(_models):
-        kernel = model._stark.kernel_of(model) if model._stark.key == key else None
-        if kernel and [weight.data_ptr() for weight in kernel.weights.values()] == pointers:
-            reason = _why_not(tensors) or _why_not_sizes(tensors) or kernel.reason
-            if reason is None:
-                return kernel.run(tensors)  # type: ignore[no-any-return]
-            _warn(reason)
+def _run_operator(name: str, tensors: list[torch.Tensor], weights: list[torch.Tensor]) -> list[torch.Tensor]:
+    """Run the kernel of a model. Run the original outside of the guards, and if the model has other weights now."""
+    model = _models.get(name)
+    kernel = model._stark.kernel_of(model) if model is not None else None
+    if kernel and [each.data_ptr() for each in kernel.weights.values()] == [each.data_ptr() for each in weights]:
+        reason = _why_not(tensors) or _why_not_sizes(tensors) or kernel.reason
+        if reason is None:
+            return kernel.run(tensors)  # type: ignore[no-any-return]
+        _warn(reason)
+        if _why_not_mode(model) is None:  # a program keeps the mode in which it was made
             results = _flatten(_original.Model.forward(model, *_build(ARGUMENTS, tensors)))
             return [_copy(result, result.stride()) for result in results]
-    return [_copy(result, result.stride()) for result in _run_unnamed(key, weights, tensors)]
+    return [_copy(result, result.stride()) for result in _run_unnamed(name, weights, tensors)]
 
 
-def _differentiate_operator(key: str, tensors: list[torch.Tensor], weights: list[torch.Tensor]) -> list[torch.Tensor]:
+def _differentiate_operator(name: str, tensors: list[torch.Tensor], weights: list[torch.Tensor]) -> list[torch.Tensor]:
     """Run the original where a recorded program needs gradients."""
     if _needs_gradients(tensors, weights):
-        return _run_unnamed(key, weights, tensors)
+        return _run_unnamed(name, weights, tensors)
     with torch._C._AutoDispatchBelowAutograd():
-        return _operator(key, tensors, weights)  # type: ignore[no-any-return]
+        return _operator(name, tensors, weights)  # type: ignore[no-any-return]
 
 
-def _describe_operator(key: str, tensors: list[torch.Tensor], weights: list[torch.Tensor]) -> list[torch.Tensor]:
-    results = _run_unnamed(key, weights, tensors)
+def _describe_operator(name: str, tensors: list[torch.Tensor], weights: list[torch.Tensor]) -> list[torch.Tensor]:
+    results = _run_unnamed(name, weights, tensors)
     return [torch.empty_strided(each.shape, each.stride(), dtype=each.dtype, device=each.device) for each in results]
 
 
-def _run_unnamed(key: str, weights: Tensors, tensors: Tensors) -> list[torch.Tensor]:
+def _run_unnamed(name: str, weights: Tensors, tensors: Tensors) -> list[torch.Tensor]:
+    key = name.partition("/")[0]
     if key not in _pristine:
         raise RuntimeError("Make a ModelNew with the same arguments first: this program needs it.")
     return _run_original(key, dict(zip(_weights_of(_pristine[key]), weights, strict=True)), tensors)
 
 
-_library.define("run(str key, Tensor[] tensors, Tensor[] weights) -> Tensor[]")
+_library.define("run(str name, Tensor[] tensors, Tensor[] weights) -> Tensor[]")
 _library.impl("run", _run_operator, "CompositeExplicitAutograd")
 _library.impl("run", _differentiate_operator, "Autograd")
 torch.library.register_fake(f"{_library.ns}::run", _describe_operator, lib=_library)
@@ -632,7 +639,7 @@ class _Differentiable(torch.autograd.Function):
 
 def _why_never(model: ModelNew, snapshot: _Snapshot) -> str | None:
     """Return why no call can use the kernel as long as the model stays as it is."""
-    state, reason = model._stark, _why_not_mode(model)
+    state, reason = model._stark, _unfit.get(model._stark.key) or _why_not_mode(model)
     if reason is not None:
         return reason
     bind = inspect.signature(_original.Model.__init__).bind
@@ -750,7 +757,8 @@ class _State:
         self.kernel: _Kernel | None = None  # for the model as it was at the last call
         self.flags: dict[tuple[bool, ...], list[bool]] = {}  # results that need gradients, by tensors that do
         _keep_pristine(self.key, args, kwargs)
-        _models.add(model)
+        self.name = f"{self.key}/{next(_numbers)}"
+        _models[self.name] = model
 
     def kernel_of(self, model: ModelNew) -> _Kernel:
         """Return the kernel for the model as it is now."""
@@ -833,7 +841,7 @@ class ModelNew(_original.Model):  # type: ignore[name-defined, misc]
             return self._run_original("gradients are needed while the model is traced", args)
         if (reason := _why_not_mode(self)) is not None:
             return self._run_original(reason, args)
-        return _build(RESULT, _operator(self._stark.key, tensors, weights))
+        return _build(RESULT, _operator(self._stark.name, tensors, weights))
 
     def _run_with_gradients(self, kernel: _Kernel, tensors: list[torch.Tensor], args: Sequence[Any]) -> Any:
         if IS_RANDOM:
