@@ -23,8 +23,9 @@ from stark.core.chat import Message, Reply, ReplyForm, Usage
 from stark.core.errors import EvaluatorError, PromptRefused, TaskError
 from stark.core.settings import EvaluationSettings, RoleSettings
 from stark_worker.protocol.errors import Outcome
-from stark_worker.protocol.report import DeviceFacts, EvalReport, Timing
-from stark_worker.protocol.request import EvalRequest, Score
+from stark_worker.protocol.interface import Interface
+from stark_worker.protocol.report import DeviceFacts, EvalReport, Labels, Timing
+from stark_worker.protocol.request import Build, EvalRequest, Score
 
 TASK = """\
 def get_inputs():
@@ -128,6 +129,9 @@ class PrudishModel(PretendModel):
         return await super().reply(messages, form)
 
 
+INTERFACE = Interface(((16, 64),), ("float32",), '{"list": []}', '{"list": [{"tensor": 0}]}', '{"tensor": 0}', True)
+
+
 class HashEvaluator:
     """One candidate in four fails; the others take 1 to 20 ms. The root takes 10 ms."""
 
@@ -150,11 +154,13 @@ class HashEvaluator:
         self.evaluated.append(request.candidate_source)
         if request.is_reference:
             return EvalReport(Outcome.OK, Timing((10.0,)))
-        number = digest(request.candidate_source)
+        is_drop_in = "\nKERNEL = " in request.candidate_source
+        number = 1 if is_drop_in else digest(request.candidate_source)
         if number % 4 == 0:
             return EvalReport(FAILURES[number // 4 % 3], log=f"it failed, {number % 97}")
         opponent = Timing((10.0,)) if request.opponent_source is not None else None
-        return EvalReport(Outcome.OK, Timing((1.0 + number % 1900 / 100,)), opponent=opponent)
+        labels = Labels(1.0, interface=INTERFACE) if request.with_labels else None
+        return EvalReport(Outcome.OK, Timing((1.0 + number % 1900 / 100,)), opponent=opponent, labels=labels)
 
 
 class AcceptingEvaluator(HashEvaluator):
@@ -170,7 +176,7 @@ class InterruptedEvaluator(HashEvaluator):
 
     async def evaluate(self, request: EvalRequest) -> EvalReport:
         order = Path(os.environ["CTRL_C"])
-        if order.exists() and order.read_text() == ("final" if request.opponent_source else request.entry):
+        if order.exists() and order.read_text() == ("final" if request.build is Build.STOCK else request.entry):
             order.unlink()
             signal.raise_signal(signal.SIGINT)
             await asyncio.sleep(0.1)
@@ -183,7 +189,7 @@ class SoberEvaluator(HashEvaluator):
 
     async def evaluate(self, request: EvalRequest) -> EvalReport:
         report = await super().evaluate(request)
-        if request.opponent_source is None:
+        if request.build is not Build.STOCK:
             return report
         if "# brittle" in request.task_source:
             return EvalReport(Outcome.COMPILE_ERROR, log="torch cannot build it", built=False)
@@ -223,12 +229,30 @@ class DriftingEvaluator(HashEvaluator):
         return EvalReport(Outcome.OK, Timing((took,)), opponent=opponent)
 
 
+class BeatenEvaluator(HashEvaluator):
+    """A kernel is a quarter faster than eager, and torch.compile twice as fast."""
+
+    async def evaluate(self, request: EvalRequest) -> EvalReport:
+        took = 5.0 if "_torch.compile" in request.candidate_source else 10.0 if request.is_reference else 8.0
+        opponent = Timing((10.0,)) if request.opponent_source is not None else None
+        return EvalReport(Outcome.OK, Timing((took,)), opponent=opponent)
+
+
+class ContradictingEvaluator(HashEvaluator):
+    """In the search a candidate takes eight times as long as the reference, in the final half as long."""
+
+    async def evaluate(self, request: EvalRequest) -> EvalReport:
+        took = 10.0 if request.is_reference else 5.0 if request.build is Build.STOCK else 80.0
+        opponent = Timing((10.0,) * 20) if request.opponent_source is not None else None
+        return EvalReport(Outcome.OK, Timing((took,) * 20), opponent=opponent)
+
+
 class StrictEvaluator(HashEvaluator):
     """In the final nothing holds that took less than 10 ms in the search."""
 
     async def evaluate(self, request: EvalRequest) -> EvalReport:
         report = await super().evaluate(request)
-        if request.opponent_source is None or report.timing is None or report.timing.median_ms >= 10.0:
+        if request.build is not Build.STOCK or report.timing is None or report.timing.median_ms >= 10.0:
             return report
         return EvalReport(Outcome.WRONG_RESULT, log="it is wrong after all")
 
@@ -237,7 +261,7 @@ class MortalEvaluator(HashEvaluator):
     """Dies of the first final, and everything with it."""
 
     async def evaluate(self, request: EvalRequest) -> EvalReport:
-        if request.opponent_source is not None:
+        if request.build is Build.STOCK:
             raise RuntimeError("the machine was switched off")
         return await super().evaluate(request)
 

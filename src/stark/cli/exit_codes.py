@@ -19,7 +19,7 @@ MEANINGS = {
     1: "a bug in STARK (of doctor: a requirement is missing)",
     2: "wrong usage or bad input (of bench: no usable task)",
     3: "no faster kernel was found (of judge: the kernel is wrong; of verify: the claim does not hold)",
-    4: "verify could not decide whether the claim holds",
+    4: "cannot tell: measurements contradict each other (of verify: it is not clear that the claim holds)",
     5: "the chat model failed",
     6: "the evaluating machine failed",
     7: "the run folder cannot be used",

@@ -42,6 +42,10 @@ def judge(
             "--bundle", metavar="FILE", help="Judge as the final check of a run does; write the evidence here."
         ),
     ] = None,
+    export: Annotated[
+        Path | None,
+        typer.Option("--export", metavar="FILE", help="Judge as the final check of a run does; write a drop-in here."),
+    ] = None,
     config: SettingsFile = None,
     sets: Assignments = None,
 ) -> None:
@@ -52,10 +56,10 @@ def judge(
 
     options = drop_unset(evaluation_options(precision, score, target, evaluator, allow_weak_sandbox))
     settings = load_settings(config, sets or [], options).evaluation
-    if bundle is not None:
+    if bundle is not None or export is not None:
         if as_json:
-            raise UsageError("--json cannot be combined with --bundle.", "Give one of them.")
-        _judge_as_winner(load_task(task), load_candidate(candidate), settings, bundle)
+            raise UsageError("--json cannot be combined with --bundle or --export.", "Leave it out.")
+        _judge_as_winner(load_task(task), load_candidate(candidate), settings, bundle, export)
         return
     reference, report = asyncio.run(judge_candidate(load_task(task), load_candidate(candidate), settings))
     show_verdict(report, reference, as_json)
@@ -63,7 +67,7 @@ def judge(
         raise typer.Exit(ExitCode.NOT_IMPROVED)
 
 
-def _judge_as_winner(task: Any, candidate: str, settings: Any, file: Path) -> None:
+def _judge_as_winner(task: Any, candidate: str, settings: Any, bundle: Path | None, export: Path | None) -> None:
     from stark.report import exports
     from stark.run.assembly import versions
     from stark.run.judge import judge_as_winner
@@ -73,8 +77,12 @@ def _judge_as_winner(task: Any, candidate: str, settings: Any, file: Path) -> No
     if not final.holds:
         show_line(final.report.log)
         raise typer.Exit(ExitCode.NOT_IMPROVED)
-    evidence = exports.bundle_of_kernel(task, candidate, final, settings, (device, versions()))
-    show_bundle(file, exports.write_bundle(file, evidence))
+    if bundle is not None:
+        evidence = exports.bundle_of_kernel(task, candidate, final, settings, (device, versions()))
+        show_bundle(bundle, exports.write_bundle(bundle, evidence))
+    if export is not None:
+        exports.write_drop_in(export, final, f"{task.name}, on {device.name}")
+        show_line(f"{export} holds a ModelNew that takes the place of Model.")
 
 
 def baseline(

@@ -15,6 +15,8 @@ from stark.cli.options import (
     ApiKeyEnv,
     Assignments,
     Attempts,
+    Bar,
+    BarName,
     BaseUrl,
     Changes,
     EvaluatorName,
@@ -36,7 +38,7 @@ from stark.cli.options import (
 )
 from stark.cli.stored_run import read_final, read_run, read_usage
 from stark.cli.terminal.progress import Progress
-from stark.cli.terminal.run import show_estimate, show_first_steps, show_result, show_start
+from stark.cli.terminal.run import is_faster_than, show_estimate, show_first_steps, show_result, show_start
 from stark.cli.terminal.screen import show_line
 from stark.core.errors import StarkError, UsageError
 from stark.core.records import EndReason
@@ -74,6 +76,7 @@ def optimize(
     ] = None,
     config: SettingsFile = None,
     sets: Assignments = None,
+    beat: BarName = Bar.EAGER,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Estimate calls, tokens and money; start nothing.")
     ] = False,
@@ -106,7 +109,7 @@ def optimize(
     if not (job.folder / FILE_NAME).exists() and (job.folder / BEST_FILE).exists():
         raise UsageError(f"The run would overwrite {job.folder / BEST_FILE}.", "Choose another folder with --run DIR.")
     show_start(f"STARK optimises {task}", _describe_run(settings, job.folder))
-    _wait_and_report(start(job, Progress(), signals=True), job.folder)
+    _wait_and_report(start(job, Progress(), signals=True), job.folder, beat)
 
 
 def resume(
@@ -120,6 +123,7 @@ def resume(
     base_url: BaseUrl = None,
     api_key_env: ApiKeyEnv = None,
     sets: Changes = None,
+    beat: BarName = Bar.EAGER,
 ) -> None:
     """Continue a run that was stopped or killed, or extend a finished one."""
     from stark.run.api import change_on_resume, resume_run
@@ -135,25 +139,28 @@ def resume(
         nodes = store.nodes(record.id)
     progress.set_reference(nodes)
     show_start(f"STARK continues {record.task.name}", [("run", str(folder)), ("nodes", str(len(nodes)))])
-    _wait_and_report(resume_run(folder, changed, progress, signals=True), folder)
+    _wait_and_report(resume_run(folder, changed, progress, signals=True), folder, beat)
 
 
-def _wait_and_report(work: Any, folder: Path) -> None:
+def _wait_and_report(work: Any, folder: Path, beat: Bar) -> None:
     try:
         result = asyncio.run(work)
     except asyncio.CancelledError:
         show_line("Stopped before anything new was measured.")
         raise typer.Exit(ExitCode.INTERRUPTED) from None
     found, settings = result.best is not None, _read_settings(folder)
-    best = _export_best(folder, found)
-    compiled = _measure_compiled(folder) if found and not result.stopped and settings.evaluation.torch_compile else None
+    best = _export_best(folder, found and result.contradiction is None)
+    wants_compiled = settings.evaluation.torch_compile or beat is Bar.COMPILED
+    compiled = _measure_compiled(folder) if found and not result.stopped and wants_compiled else None
     priced = all(one.usd is not None for one in read_usage(folder).values())
     show_result(result, folder, compiled, best, priced)
     if settings.roles.plan.model == settings.roles.solo.model == PLAYBOOK:
         show_first_steps()
     if result.reason == EndReason.STOPPED:
         raise typer.Exit(ExitCode.INTERRUPTED)
-    if not result.improved:
+    if result.contradiction:
+        raise typer.Exit(ExitCode.UNRESOLVED)
+    if not result.improved or (beat is Bar.COMPILED and not (compiled and is_faster_than(result, compiled))):
         raise typer.Exit(ExitCode.NOT_IMPROVED)
 
 
@@ -179,15 +186,18 @@ def _measure_compiled(folder: Path) -> Any:
 
 
 def _export_best(folder: Path, found: bool) -> Path | None:
-    """Write best.py, or delete it if the winner failed its final check."""
+    """Write best.py, or delete it if no winner can take its model's place."""
     from stark.report import exports
 
-    if not found:
-        (folder / BEST_FILE).unlink(missing_ok=True)
-        return None
-    record, nodes = read_run(folder)
-    exports.write_best(folder / BEST_FILE, record, nodes, read_final(folder))
-    return folder / BEST_FILE
+    try:
+        if found:
+            record, nodes = read_run(folder)
+            exports.write_best(folder / BEST_FILE, record, nodes, read_final(folder))
+            return folder / BEST_FILE
+    except UsageError as error:
+        show_line(f"No {BEST_FILE}: {error}")
+    (folder / BEST_FILE).unlink(missing_ok=True)
+    return None
 
 
 def _describe_run(settings: Any, folder: Path) -> list[tuple[str, str]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import enum
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -10,6 +11,15 @@ import typer
 from stark.core.errors import UsageError
 from stark_worker.protocol.request import Precision, Score, Target
 
+
+class Bar(enum.StrEnum):
+    """The time that a kernel has to beat."""
+
+    EAGER = "eager"
+    COMPILED = "torch.compile"
+
+
+BarName = Annotated[Bar, typer.Option("--beat", help="What the kernel must be faster than, for exit code 0.")]
 TaskFile = Annotated[
     Path, typer.Argument(metavar="TASK.py", help="File with Model, get_inputs() and get_init_inputs().")
 ]

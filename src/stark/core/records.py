@@ -109,6 +109,21 @@ class Ending:
 
 
 @dataclass(frozen=True)
+class DropIn:
+    """A winner as a file that can be put in its model's place, and the report on that file."""
+
+    source: str
+    report: EvalReport
+
+    @property
+    def holds(self) -> bool:
+        """True if the file computes what the model computes, also after its weights have changed."""
+        labels = self.report.labels
+        interface = labels.interface if labels else None
+        return self.report.timing is not None and interface is not None and interface.follows_weights is not False
+
+
+@dataclass(frozen=True)
 class Final:
     """The final check of a winner: rebuilt with torch's own toolchain, measured by both scores in turns with the
     reference."""
@@ -117,6 +132,7 @@ class Final:
     score: Score  # the one that decides
     verified: EvalReport
     kernelbench: EvalReport
+    drop_in: DropIn | None = None
 
     @property
     def report(self) -> EvalReport:
@@ -130,8 +146,7 @@ class Final:
     @property
     def speedup_interval(self) -> tuple[float, float] | None:
         """The speedup over the reference, as an interval with 99 % confidence."""
-        timing, opponent = self.report.timing, self.report.opponent
-        return opponent.ratio_to(timing) if timing and opponent else None
+        return self.report.speedup_interval
 
 
 @dataclass(frozen=True)

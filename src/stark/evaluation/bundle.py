@@ -130,10 +130,10 @@ def unpack(data: bytes) -> Bundle:
         sources = {name: members[name].decode() for name in (TASK, KERNEL)}
         claim = from_json(Claim, members[CLAIM])
         EvaluationSettings(**claim.rules())  # refuses impossible tolerances
-        reports = [from_json(EvalReport, members[REPORTS[score]]) for score in (Score.VERIFIED, Score.KERNELBENCH)]
+        verified, kernelbench = (from_json(EvalReport, members[name]) for name in REPORTS.values())
     except ValueError as error:  # from the protocol, the settings or the encoding
         raise _refusal(f"a member cannot be read: {error}") from error
-    return Bundle(claim, sources[TASK], sources[KERNEL], Final(0, claim.score, *reports))
+    return Bundle(claim, sources[TASK], sources[KERNEL], Final(0, claim.score, verified, kernelbench))
 
 
 def manifest_digest(data: bytes) -> str:

@@ -13,6 +13,14 @@ from stark_worker.protocol.request import Score
 SESSION_FACTOR = 0.9  # two sessions on one machine may differ by this factor beyond their intervals
 
 
+Interval = tuple[float, float]
+
+
+def contradict(one: Interval, other: Interval) -> bool:
+    """True if two intervals of one speed-up differ by more than two sessions on one machine do."""
+    return one[1] < SESSION_FACTOR * other[0] or other[1] < SESSION_FACTOR * one[0]
+
+
 class Verdict(enum.StrEnum):
     """The result of checking a claim."""
 

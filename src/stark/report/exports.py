@@ -23,23 +23,52 @@ from stark.evaluation.bundle import Bundle, Claim, Origin, manifest_digest, pack
 from stark.evaluation.confirmation import find_winner
 from stark.models.open import describe_model
 from stark_worker.protocol import report_text
+from stark_worker.protocol.report import EvalReport
 
 
 def write_best(path: Path, record: RunRecord, nodes: Sequence[Node], final: Final | None) -> None:
-    """Write the best candidate to a file, under a comment with its origin."""
-    tree = Tree(nodes)
-    best = find_winner(tree, final)
-    if best is None or best.source is None:
+    """Write the drop-in of a run's winner to a file, under a comment with its origin."""
+    best = find_winner(Tree(nodes), final)
+    if best is None:
         raise UsageError("The run has no correct kernel to export.", "Give it more attempts with stark resume.")
-    lines = [
-        f"{record.task.name}: node {best.id} of run {record.id}",
-        f"{_times(tree, best, final)}, on {record.device.name}, in a {best.report.sandbox_level or 'unknown'} sandbox",
-    ]
-    if final and final.verified.labels:
-        lines.append(report_text.format_labels(final.verified.labels))
+    if final is None:
+        raise UsageError(
+            "The run's best kernel was not confirmed, so it is not known where it may take the model's place.",
+            "Finish the run with stark resume and evaluation.final on.",
+        )
+    write_drop_in(path, final, f"{record.task.name}: node {best.id} of run {record.id}, on {record.device.name}")
+
+
+def write_drop_in(path: Path, final: Final, origin: str) -> None:
+    """Write a confirmed kernel as a file that can be put in its model's place."""
+    if (why_not := explain_missing_drop_in(final)) is not None:
+        raise UsageError(*why_not)
+    assert final.drop_in is not None
     if _is_task(path):
         raise UsageError(f"{path} is a task; the kernel would overwrite it.", "Name another file.")
-    write_text(path, "".join(f"# {line}\n" for line in lines) + best.source)
+    report, labels = final.drop_in.report, final.verified.labels
+    lines = [origin, f"{_times(report)}, in a {report.sandbox_level or 'unknown'} sandbox"]
+    lines += [report_text.format_labels(labels)] if labels else []
+    write_text(path, "".join(f"# {line}\n" for line in lines) + final.drop_in.source)
+
+
+def explain_missing_drop_in(final: Final) -> tuple[str, str] | None:
+    """Return why a confirmed kernel cannot take its model's place, and what to do; None if it can."""
+    see = "See its source with stark show DIR NODE."
+    if final.drop_in is None:
+        labels = final.verified.labels
+        if labels is None or labels.interface is None:
+            again = "Judge it with this version: stark judge TASK.py KERNEL.py --export FILE."
+            return "The kernel was judged by an older version of STARK, which did not record its interface.", again
+        return (
+            "The kernel makes its weights itself from the seed, so it cannot take the place of a trained model.",
+            f"{see} A kernel that keeps the original's parameter names can.",
+        )
+    if not final.drop_in.holds:
+        outcome = final.drop_in.report.outcome.value.replace("_", " ")
+        why = outcome if final.drop_in.report.timing is None else "it does not follow when weights change"
+        return f"The kernel cannot take its model's place: {why}.", f"{see} {final.drop_in.report.log}".strip()
+    return None
 
 
 def bundle_of(record: RunRecord, nodes: Sequence[Node], final: Final | None, rules: EvaluationSettings) -> Bundle:
@@ -67,13 +96,10 @@ def write_bundle(path: Path, bundle: Bundle) -> str:
     return manifest_digest(data)
 
 
-def _times(tree: Tree, best: Node, final: Final | None) -> str:
-    report = final.report if final else None
-    if report and report.timing and report.opponent:
-        times, how = (report.timing.median_ms, report.opponent.median_ms), "measured in turns"
-    else:
-        times, how = (best.runtime_ms or 0.0, tree.root.runtime_ms or 0.0), "measured one after the other"
-    return "{:.4f} ms per call, reference {:.4f} ms, ".format(*times) + how
+def _times(report: EvalReport) -> str:
+    assert report.timing is not None
+    reference = f", reference {report.opponent.median_ms:.4f} ms, measured in turns" if report.opponent else ""
+    return f"{report.timing.median_ms:.4f} ms per call{reference}"
 
 
 def write_training_data(path: Path, nodes: Sequence[Node], calls: Sequence[Call], role: Role) -> int:

@@ -1,14 +1,21 @@
-"""The final round: the fastest candidates are confirmed, one after the other, until one holds."""
+"""The final round: the fastest candidates are confirmed, one after the other, until one holds.
+
+The file that leaves STARK is judged too: it is built, checked and timed like a candidate.
+"""
 
 from __future__ import annotations
 
+from dataclasses import replace
+
+from stark.artefact.drop_in import Winner, format_drop_in
 from stark.core.interfaces import Evaluator, Store
-from stark.core.records import Final, RunRecord
+from stark.core.records import DropIn, Final, RunRecord
 from stark.core.settings import EvaluationSettings
 from stark.core.tree import Node, Tree
 from stark.evaluation.confirmation import confirm_candidate, list_contenders
 from stark.evaluation.requests import make_request
 from stark.run.events import EventSender
+from stark_worker.protocol.request import Build, EvalRequest, Score
 
 MAX_LOG_CHARACTERS = 300  # of a refuted contender's log, in the note about it
 
@@ -53,6 +60,7 @@ class FinalRound:
         self._events.note(f"Confirming #{node.id}: rebuilding it with torch's own toolchain and measuring it again.")
         request = make_request(self._record.task, node.source, self._settings)
         final = await confirm_candidate(self._evaluator, request, node.id)
+        final = await with_drop_in(self._evaluator, request, self._record.task.name, final)
         self._store.confirm(self._record.id, final)
         if confirmed is not None and not final.holds:
             # Store the confirmed winner last, so a killed run never ends on a refuted one.
@@ -65,3 +73,17 @@ class FinalRound:
         if confirmed is None or any(node.id == confirmed.node_id for node in fastest):
             return fastest
         return [*fastest, self._tree[confirmed.node_id]]
+
+
+async def with_drop_in(evaluator: Evaluator, request: EvalRequest, task_name: str, final: Final) -> Final:
+    """Return the final with the drop-in of a winner that holds, unless none can be made."""
+    labels = final.verified.labels
+    interface = labels.interface if labels else None
+    if labels is None or interface is None or not interface.takes_weights or not final.holds:
+        return final
+    sources = (request.candidate_source, request.task_source)
+    winner = Winner(task_name, *sources, request.target, request.precision, interface, labels.other_shapes)
+    source = format_drop_in(winner)
+    judged = replace(request, candidate_source=source, build=Build.STOCK, opponent_source=request.task_source)
+    report = await evaluator.evaluate(replace(judged, score=Score.VERIFIED, with_labels=True))
+    return replace(final, drop_in=DropIn(source, report))

@@ -13,6 +13,7 @@ from stark.evaluation.baseline_cache import BaselineCache
 from stark.evaluation.confirmation import confirm_candidate
 from stark.evaluation.open import open_evaluator
 from stark.evaluation.requests import check_reference, make_request
+from stark.run.final_round import with_drop_in
 from stark.store.lookup import load_reports
 from stark_worker.protocol.baselines import BASELINES, COMPILE_S, EAGER, baseline_source
 from stark_worker.protocol.report import DeviceFacts, EvalReport
@@ -35,7 +36,8 @@ async def judge_as_winner(
     """
     async with open_evaluator(settings, load_reports) as evaluator:
         request = replace(make_request(task, candidate, settings), untrusted_task=untrusted_task)
-        return await evaluator.device(), await confirm_candidate(evaluator, request, ROOT_ID + 1)
+        final = await confirm_candidate(evaluator, request, ROOT_ID + 1)
+        return await evaluator.device(), await with_drop_in(evaluator, request, task.name, final)
 
 
 async def measure_baselines(

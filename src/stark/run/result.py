@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from stark.core.records import EndReason, Final, Spend
 from stark.core.tree import Node
+from stark.evaluation.verification import contradict
 
 
 @dataclass(frozen=True)
@@ -37,7 +38,18 @@ class Result:
         return self.root.runtime_ms / self.best.runtime_ms
 
     @property
+    def contradiction(self) -> str | None:
+        """The two measurements of the best candidate's speed that cannot both be right; None if all agree."""
+        searched = self.best.report.speedup_interval if self.best else None
+        confirmed = self.final.speedup_interval if self.final else None
+        if searched is None or confirmed is None or not contradict(searched, confirmed):
+            return None
+        return "in the search {:.2f}x to {:.2f}x, in the final check {:.2f}x to {:.2f}x".format(*searched, *confirmed)
+
+    @property
     def improved(self) -> bool:
         """True if the best candidate is faster with 99 % confidence, or by its medians if there was no final check."""
+        if self.contradiction:
+            return False
         interval = self.final.speedup_interval if self.final else None
         return interval[0] > 1.0 if interval else self.speedup is not None and self.speedup > 1.0

@@ -98,6 +98,9 @@ def load_reports(folder: str) -> tuple[DeviceFacts, dict[tuple[str, str, str, Sc
                 if final is not None and final.node_id == node.id:
                     found[*key, Score.VERIFIED, True] = final.verified
                     found[*key, Score.KERNELBENCH, True] = final.kernelbench
+                    if final.drop_in is not None:
+                        source = (record.task.source, final.drop_in.source, Entry.CANDIDATE)
+                        found[*source, Score.VERIFIED, True] = final.drop_in.report
         return records[0].device, found
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from stark.core.chat import Finish, Message, Reply, Usage
 from stark.core.errors import StoreError
-from stark.core.records import Call, Final, RoleUsage, RunRecord, TicketRecord
+from stark.core.records import Call, DropIn, Final, RoleUsage, RunRecord, TicketRecord
 from stark.core.settings import with_new_names
 from stark.core.task import Task
 from stark.core.tree import Attempt, Judgement, Node, Plan, Role
@@ -151,12 +151,16 @@ def final_row(run: int, final: Final) -> dict[str, Any]:
         "score": final.score.value,
         "verified": record_text(final.verified),
         "kernelbench": record_text(final.kernelbench),
+        "drop_in_source": final.drop_in.source if final.drop_in else None,
+        "drop_in_report": record_text(final.drop_in.report) if final.drop_in else None,
     }
 
 
 def final_of(row: sqlite3.Row) -> Final:
-    reports = (from_json(EvalReport, row[name]) for name in ("verified", "kernelbench"))
-    return Final(row["node_id"], Score(row["score"]), *reports)
+    verified, kernelbench = (from_json(EvalReport, row[name]) for name in ("verified", "kernelbench"))
+    source = row["drop_in_source"] if "drop_in_source" in row.keys() else None  # noqa: SIM118 - a row is no mapping
+    drop_in = None if source is None else DropIn(source, from_json(EvalReport, row["drop_in_report"]))
+    return Final(row["node_id"], Score(row["score"]), verified, kernelbench, drop_in)
 
 
 def usage_of(row: sqlite3.Row) -> tuple[Role, RoleUsage]:

@@ -158,6 +158,11 @@ def _rename_facts(db: sqlite3.Connection) -> None:
     """Mark files whose reports and settings have names that earlier versions of STARK cannot read."""
 
 
+def _add_drop_ins(db: sqlite3.Connection) -> None:
+    for column in ("drop_in_source", "drop_in_report"):
+        db.execute(f"ALTER TABLE finals ADD COLUMN {column} TEXT")
+
+
 Migration = Callable[[sqlite3.Connection], None]
 MIGRATIONS: list[Migration] = [
     _create_tables,
@@ -166,6 +171,7 @@ MIGRATIONS: list[Migration] = [
     _add_judgements,
     _add_opponents,
     _rename_facts,
+    _add_drop_ins,
 ]
 
 

@@ -134,9 +134,12 @@ def main(channel: Channel, arena_descriptor: int) -> None:
     server.serve(server.empty_model)
     model, weights = server.attempt(Outcome.COMPILE_ERROR, server.load)
     channel.send(did="loaded", weights=weights)
-    message = server.serve(model)
-    if message["do"] == "profile":
-        channel.send(did="profiled", **server.attempt(Outcome.RUNTIME_ERROR, lambda: server.profile(model)))
+    while True:
+        if server.serve(model)["do"] == "profile":
+            channel.send(did="profiled", **server.attempt(Outcome.RUNTIME_ERROR, lambda: server.profile(model)))
+        else:
+            server.attempt(Outcome.RUNTIME_ERROR, lambda: server.copy_weights(model))
+            channel.send(did="weights")
 
 
 class Server:
@@ -281,8 +284,13 @@ class Server:
             return model, WeightSource.SEED
         with self.device.allocate():  # a result may lie in a buffer of the model
             model = model.to(job.device, getattr(torch, job.dtype) if job.dtype != "float32" else None)
-        given = {name: self.arena.view(spot) for name, spot in job.weights.items()}
-        return model, copy_weights(model.state_dict(), given)
+        return model, self.copy_weights(model)
+
+    def copy_weights(self, model: torch.nn.Module) -> WeightSource:
+        """Give a model the weights that lie in the arena now."""
+        return copy_weights(
+            model.state_dict(), {name: self.arena.view(spot) for name, spot in self.job.weights.items()}
+        )
 
     def attempt(self, outcome: Outcome, step: Callable[[], Any]) -> Any:
         """Run a step of the candidate; report any error to the referee and end this process."""

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping, Set
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import torch
 
@@ -53,6 +53,7 @@ from stark_worker.protocol.request import Precision, Score
 DTYPES = {Precision.FP32: torch.float32, Precision.BF16: torch.bfloat16, Precision.FP16: torch.float16}
 OWN_DISTRIBUTION = "the task's own distribution"
 HUGE_CALL_BYTES = 2**31  # inputs and outputs; from here on only some timed calls are compared
+Tensors = list[torch.Tensor]
 NOT_EXACT = "The reference itself is not exact enough to tell."
 
 
@@ -109,8 +110,7 @@ class Reference:
         self.first = self._start()
         if self.nontrivial and not all(map(all_finite, self.first.expected)):
             self.first = self._start_over(self.first)
-        self._is_finite = all(map(all_finite, self.first.expected))
-        self._has_tried_few = False
+        self._is_finite, self._has_tried_few = all(map(all_finite, self.first.expected)), False
         if not self._is_kernelbench:
             self._source.find_fixed(self.first.inputs)
 
@@ -142,6 +142,13 @@ class Reference:
         other.first = other._own_case()
         if not all(map(all_finite, other.first.expected)):
             raise TaskFault("forward() is not finite on inputs of another size.")
+        return other
+
+    def with_other_weights(self) -> Reference:
+        """Return the same model with other weights."""
+        other = copy.copy(self)
+        other.construct_seed = secret_seed()
+        other.first = other._start()
         return other
 
     def release_first_case(self) -> None:
@@ -200,9 +207,7 @@ class Reference:
             return None
         return replace(case, expected=expected, allowed=allowed, exact=exact, written=written)
 
-    def _tolerances(
-        self, expected: list[torch.Tensor], errors: list[float], change: Change | None
-    ) -> tuple[Tolerance, ...]:
+    def _tolerances(self, expected: Tensors, errors: list[float], change: Change | None) -> tuple[Tolerance, ...]:
         has_outliers, loss = (change.has_outliers, change.loss) if change else (False, 0.0)
         return tuple(
             tolerance(*each, self.precision, self.score, self.rules, has_outliers, loss)
@@ -328,9 +333,7 @@ class Reference:
         return self._own_case(seed=kernelbench_seeds()[0] if self._is_kernelbench else seed)
 
     def _own_case(self, exact: bool = True, seed: int | None = None) -> Case:
-        case = self.draw(None, exact, seed)
-        assert case is not None
-        return case
+        return cast("Case", self.draw(None, exact, seed))
 
     def _construct_arguments(self) -> str:
         """Pack the arguments of ``Model``, tensors separately; a model is made on the host and moved."""
@@ -343,5 +346,5 @@ class Reference:
 
     def _model(self) -> Any:
         arguments = unpack(self.construct, self.construct_tensors)
-        model = construct_model(self._module.Model, arguments, self.construct_seed, self.nontrivial)
-        return model.to(self.device, self.dtype)
+        made = construct_model(self._module.Model, arguments, self.construct_seed, self.nontrivial)
+        return made.to(self.device, self.dtype)

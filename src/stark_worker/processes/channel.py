@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from typing import Any
 
 MAX_MESSAGE_BYTES = 64 * 1024
-MAX_FILES = 16
+MAX_FILES = 32
 
 
 class ChannelClosed(Exception):

@@ -10,6 +10,7 @@ from typing import Any
 
 from stark_worker.protocol.codec import PROTOCOL_VERSION, ProtocolError, rename_fields
 from stark_worker.protocol.errors import Outcome
+from stark_worker.protocol.interface import Interface, ShapeTrial
 from stark_worker.protocol.intervals import median_interval, ratio_interval
 from stark_worker.protocol.isolation import Isolation, Level, parse_isolation
 
@@ -90,7 +91,7 @@ class Labels:
 
     ``precision`` is inferred from the error against a double-precision reference. ``own_share`` is the share of the
     time spent in the candidate's own kernels. It and ``kernels`` are reported by the candidate's process.
-    ``extra_memory_mb`` is the peak beyond inputs, weights and outputs. ``other_shapes`` holds the outcome on each.
+    ``extra_memory_mb`` is the peak beyond inputs, weights and outputs. ``interface`` is that for which it was judged.
     """
 
     first_call_ms: float
@@ -98,7 +99,20 @@ class Labels:
     extra_memory_mb: float | None = None
     kernels: Kernels | None = None
     own_share: float | None = None
-    other_shapes: dict[str, str] = field(default_factory=dict)
+    other_shapes: tuple[ShapeTrial, ...] = ()
+    interface: Interface | None = None
+
+    @staticmethod
+    def upgrade_json(data: dict[str, Any]) -> dict[str, Any]:
+        """Return the fields of older labels, which held shapes as text, in their form of today."""
+        if isinstance(shapes := data.get("other_shapes"), dict):
+            data = data | {"other_shapes": [_read_shapes(text) | {"outcome": what} for text, what in shapes.items()]}
+        return data
+
+
+def _read_shapes(text: str) -> dict[str, Any]:
+    shapes = [[int(size) for size in shape.split("x") if size.isdigit()] for shape in text.split(", ")]
+    return {"shapes": shapes}
 
 
 class Check(enum.StrEnum):
@@ -166,6 +180,11 @@ class EvalReport:
         if isinstance(checks := data.get("checks"), dict):
             data |= _split_checks(checks)
         return data
+
+    @property
+    def speedup_interval(self) -> tuple[float, float] | None:
+        """The speed relative to the opponent, as an interval with 99 % confidence."""
+        return self.opponent.ratio_to(self.timing) if self.timing and self.opponent else None
 
     @property
     def sandbox_level(self) -> Level | None:

@@ -81,7 +81,7 @@ def label_facts(labels: Labels) -> list[Fact]:
     if labels.precision is not None:
         facts.append(("precision class", f"{labels.precision}, inferred from its error"))
     if labels.other_shapes:
-        facts.append(("other shapes", ", ".join(f"{shape} {what}" for shape, what in labels.other_shapes.items())))
+        facts.append(("other shapes", ", ".join(map(str, labels.other_shapes))))
     if labels.extra_memory_mb is not None:
         facts.append(("extra memory", f"about {labels.extra_memory_mb:.1f} MB"))
     return [*facts, ("first call", f"{labels.first_call_ms:.3f} ms")]

@@ -9,7 +9,7 @@ from typing import Any
 
 from stark_worker.protocol.codec import PROTOCOL_VERSION, ProtocolError, rename_fields
 
-EXTRA_SHAPES = 2  # a labelled candidate is also tried on this many other shapes
+EXTRA_SHAPES = 3  # a labelled candidate is also tried on this many other shapes
 
 
 EXTRA_SHAPE_S = 20.0  # the deadline for loading it on another shape, and again for running it

@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import random
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -74,8 +74,12 @@ class Caller:
         self._copies = list(map(_allocate_like, self._slots))
         for slot, tensor in zip(job.construct_tensors, reference.construct_tensors, strict=True):
             arena.view(slot).copy_(tensor)
-        for name, weight in reference.weights.items():
-            arena.view(job.weights[name]).copy_(weight)
+        self.write_weights(reference.weights)
+
+    def write_weights(self, weights: Mapping[str, torch.Tensor]) -> None:
+        """Write weights to the arena, from where the candidate's process copies them."""
+        for name, weight in weights.items():
+            self.arena.view(self.job.weights[name]).copy_(weight)
 
     @property
     def files(self) -> Sequence[int]:

@@ -230,6 +230,7 @@ def _report_correct(request: EvalRequest, trials: list[Trial], reference: Refere
     timing, *opponents = measure(trials, reference)
     leading = timing.median_ms < request.profile_below_ms
     profile = trial.profile() if leading or request.with_labels else None
+    interface = trial.interface() if request.with_labels else None
     if opponents and not trial.on_host:
         trial.end()
         opponents[0], trial.checks[Check.OPPONENT] = correct_opponent(opponents[0], trials[1], reference)
@@ -241,6 +242,6 @@ def _report_correct(request: EvalRequest, trials: list[Trial], reference: Refere
         busy_warning=trial.busy_warning,
         profile=cut(str(profile.get("profile"))) if profile and leading else None,
         opponent=opponents[0] if opponents else None,
-        labels=trial.labels(profile),
+        labels=replace(trial.labels(profile), interface=interface),
         seeds=trial.seeds if request.with_labels else {},
     )

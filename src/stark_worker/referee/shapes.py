@@ -1,7 +1,7 @@
 """Tries a candidate on inputs of other sizes than the task's: a label, and never a reason to refuse it.
 
-One dimension grows by one, or becomes about half as large and odd, if the reference takes such inputs. Kernels for one
-shape often fail on sizes that do not divide evenly.
+The batch becomes twice as large, one, and half as large, always odd, if the reference takes such inputs. Kernels for
+one shape often fail on sizes that do not divide evenly. If the batch is fixed, the last dimension changes.
 """
 
 from __future__ import annotations
@@ -13,11 +13,12 @@ import torch
 
 from stark_worker.correctness.reference import Reference
 from stark_worker.protocol.errors import Failure, MachineryFault, TaskFault
+from stark_worker.protocol.interface import RIGHT, ShapeTrial
 from stark_worker.protocol.request import EXTRA_SHAPE_S, EvalRequest, Limits
 from stark_worker.referee.candidate import Candidate
 from stark_worker.referee.trial import Trial
 
-RIGHT, NOT_TRIED = "right", "not tried"
+NOT_TRIED = "not tried"
 
 
 @dataclass(frozen=True)
@@ -47,15 +48,15 @@ class Resize:
 
 def try_other_shapes(
     request: EvalRequest, candidates: Sequence[Candidate], reference: Reference, cache: str
-) -> dict[str, str]:
-    """Try a candidate on other shapes, each in a new process; return the outcome by shape."""
+) -> tuple[ShapeTrial, ...]:
+    """Try a candidate on other shapes, each in a new process."""
     limits = Limits(min(request.limits.build_s, EXTRA_SHAPE_S), min(request.limits.run_s, EXTRA_SHAPE_S))
-    found = {}
+    found = []
     for candidate, other in zip(candidates, accepted_sizes(reference), strict=False):
-        shape = ", ".join("x".join(map(str, tensor.shape)) for tensor in other.first.inputs)
+        shapes = tuple(tuple(tensor.shape) for tensor in other.first.inputs)
         candidate.limits = limits
-        found[shape] = _try_size(replace(request, limits=limits), candidate, other, cache)
-    return found
+        found.append(ShapeTrial(shapes, _try_size(replace(request, limits=limits), candidate, other, cache)))
+    return tuple(found)
 
 
 def _try_size(request: EvalRequest, candidate: Candidate, reference: Reference, cache: str) -> str:
@@ -87,8 +88,8 @@ def _candidate_sizes(inputs: list[torch.Tensor]) -> Iterator[Resize]:
     if all(tensor.ndim == 0 or tensor.numel() == 0 for tensor in inputs):
         return
     shape = inputs[_first(inputs)].shape
-    for dimension, grown in ((0, True), (-1, False), (0, False), (-1, True)):
-        size = shape[dimension] + 1 if grown else shape[dimension] // 2 | 1
+    batch, last = shape[0], shape[-1]
+    for dimension, size in ((0, 2 * batch + 1), (0, 1), (0, batch // 2 | 1), (-1, last // 2 | 1), (-1, last + 1)):
         if size != shape[dimension]:
             yield Resize(dimension, size, alone=False)
             yield Resize(dimension, size, alone=True)

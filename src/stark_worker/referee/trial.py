@@ -12,13 +12,17 @@ import statistics
 import time
 from collections.abc import Iterable
 
+import torch
+
 from stark_worker.correctness.reference import Case, Reference
+from stark_worker.correctness.state import changes_state
 from stark_worker.correctness.traffic import certain_bytes
 from stark_worker.correctness.weights import WeightSource
 from stark_worker.device import cuda
-from stark_worker.device.arena import nbytes
+from stark_worker.device.arena import dtype_name, nbytes
 from stark_worker.protocol.codec import ProtocolError, from_data
-from stark_worker.protocol.errors import Failure, MachineryFault, Outcome, SandboxTooWeak
+from stark_worker.protocol.errors import Failure, MachineryFault, Outcome, SandboxTooWeak, TaskFault
+from stark_worker.protocol.interface import Interface
 from stark_worker.protocol.isolation import Isolation
 from stark_worker.protocol.report import Check, Labels, Timing
 from stark_worker.protocol.request import EvalRequest, Score
@@ -172,8 +176,40 @@ class Trial:
             own_share=share,
         )
 
+    def interface(self) -> Interface:
+        """Return the interface for which it was judged. Find out last if it follows other weights: it may fail."""
+        reference = self._reference
+        return Interface(
+            shapes=tuple(tuple(tensor.shape) for tensor in reference.first.inputs),
+            dtypes=tuple(map(dtype_name, reference.first.inputs)),
+            construct=reference.construct,
+            arguments=reference.arguments,
+            result=reference.structure,
+            takes_weights=not self._checker.weights_by_seed,
+            follows_weights=self._follows_weights(),
+            is_random=reference.is_random,
+            changes_state=changes_state(reference),
+        )
+
+    def _follows_weights(self) -> bool | None:
+        """True if it computes with other weights after its calls; None if it has none, or makes them itself."""
+        if self._checker.weights_by_seed or not self._reference.weights:
+            return None
+        try:
+            other = self._reference.with_other_weights()
+            self._caller.write_weights(other.weights)
+            self.candidate.send(do="weights")
+            self.candidate.expect("weights", self._caller.time_left_s)
+            self.candidate.pause()
+            self._checker.compare(other.first, self._caller.call_awake(other.first).outputs)
+        except Failure:
+            return False
+        except (TaskFault, torch.cuda.OutOfMemoryError):  # not its fault
+            return None
+        return True
+
     def profile(self) -> Message | None:
-        """Let the candidate's process profile itself, as its last request; None if that fails."""
+        """Let the candidate's process profile itself; None if that fails."""
         try:
             self.candidate.send(do="profile")
             return self.candidate.expect("profiled", PROFILE_S)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 
 import pytest
@@ -37,7 +38,7 @@ def test_a_kernel_of_ones_own(label):
     assert report.labels.kernels is Kernels.CUSTOM
     assert 0 < report.labels.own_share <= 1
     assert report.labels.precision == "fp32"
-    assert list(report.labels.other_shapes.values()) == ["right", "right"]
+    assert [trial.outcome for trial in report.labels.other_shapes] == ["right"] * 3
     assert report.labels.first_call_ms > 0
     assert report.profile is None
     cases = 1 + OTHER_DISTRIBUTIONS
@@ -60,7 +61,41 @@ def test_a_library_call(label):
 )
 def test_one_that_is_right_for_one_shape_alone_is_ok_and_labelled(label, body, came):
     labels = label(forward(body), limits=Limits(90.0, 4.0)).labels
-    assert list(labels.other_shapes.values()) == [came, came]
+    assert [trial.outcome for trial in labels.other_shapes] == [came] * 3
+
+
+def test_the_interface_for_which_it_was_judged(label):
+    interface = label(KERNEL).labels.interface
+    assert (interface.shapes, interface.dtypes) == (((16, 64),), ("float32",))
+    assert json.loads(interface.construct) == {"list": [{"value": 64}]}
+    assert json.loads(interface.arguments) == {"list": [{"tensor": 0}]}
+    assert json.loads(interface.result) == {"tensor": 0}
+    assert interface.takes_weights
+    assert interface.follows_weights
+    assert (interface.is_random, interface.changes_state) == (False, False)
+
+
+@pytest.mark.parametrize(
+    ("source", "takes", "follows"),
+    [
+        (
+            forward("self.kept = vars(self).get('kept', self.bias.clone()); return torch.relu(x * 2 + self.kept)"),
+            True,
+            False,
+        ),
+        (forward("return self.right(x)").replace("bias", "packed"), False, None),
+    ],
+    ids=["keeps what it derived", "makes them itself"],
+)
+def test_one_that_cannot_take_other_weights(label, source, takes, follows):
+    interface = label(source).labels.interface
+    assert (interface.takes_weights, interface.follows_weights) == (takes, follows)
+
+
+def test_a_task_whose_calls_change_its_state(label):
+    counting = "self.calls = vars(self).get('calls', 0) + 1; return torch.relu("
+    task = TASK.replace("return torch.relu(", counting)
+    assert label(KERNEL, task_source=task).labels.interface.changes_state
 
 
 def test_memory_that_is_kept_and_memory_that_is_passed_through(label):
@@ -83,5 +118,5 @@ def test_without_being_asked_only_what_costs_nothing(judge):
     report = judge(REFERENCE)
     assert report.labels.precision == "fp32"
     assert report.labels.first_call_ms > 0
-    assert (report.labels.kernels, report.labels.other_shapes, report.seeds) == (None, {}, {})
+    assert (report.labels.kernels, report.labels.other_shapes, report.seeds) == (None, (), {})
     assert judge(replace(RIGHT, candidate_source="")).labels is None

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from stark_worker.protocol.codec import ProtocolError, from_json, to_json
 from stark_worker.protocol.errors import Outcome
 from stark_worker.protocol.findings import Begun, Finding, State, parse_line
+from stark_worker.protocol.interface import Interface, ShapeTrial
 from stark_worker.protocol.isolation import Isolation, Level
 from stark_worker.protocol.report import DeviceFacts, EvalReport, Kernels, Labels, Timing
 from stark_worker.protocol.request import Entry, EvalRequest, KernelBenchVersion, Limits, Precision, Score, Target
@@ -36,12 +37,14 @@ requests = st.builds(
 )
 devices = st.builds(DeviceFacts, texts, texts, memory_gb=st.none() | seconds, toolchain=st.dictionaries(texts, texts))
 timings = st.builds(Timing, st.lists(seconds, min_size=1, max_size=5).map(tuple))
+shapes = st.lists(st.lists(st.integers(0, 99)).map(tuple)).map(tuple)
 labels = st.builds(
     Labels,
     seconds,
     precision=st.none() | texts,
     kernels=st.none() | st.sampled_from(Kernels),
-    other_shapes=st.dictionaries(texts, texts),
+    other_shapes=st.lists(st.builds(ShapeTrial, shapes, texts)).map(tuple),
+    interface=st.none() | st.builds(Interface, shapes, st.lists(texts).map(tuple), texts, texts, texts),
 )
 isolations = st.builds(Isolation, st.sampled_from(Level), texts)
 good = st.builds(
@@ -136,3 +139,11 @@ def test_a_line_of_the_doctor_is_read(record):
 @pytest.mark.parametrize("line", ["", "Segmentation fault\n", "{}", '{"begins": 1}'])
 def test_other_output_of_the_doctor_is_no_record(line):
     assert parse_line(line) is None
+
+
+def test_shapes_that_older_labels_hold_as_text_are_read():
+    data = {"first_call_ms": 1.0, "other_shapes": {"17x64, 8": "right", "9x64, 8": "wrong result"}}
+    assert from_json(Labels, json.dumps(data)).other_shapes == (
+        ShapeTrial(((17, 64), (8,)), "right"),
+        ShapeTrial(((9, 64), (8,)), "wrong result"),
+    )

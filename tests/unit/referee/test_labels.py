@@ -180,18 +180,23 @@ def get_init_inputs():
 @pytest.mark.parametrize(
     ("names", "result", "inputs", "shapes"),
     [
-        ("x", "x + 1", "torch.rand(8, 6)", [[[9, 6]], [[8, 3]]]),
-        ("x, y", "x @ y", "torch.rand(8, 8), torch.rand(8, 8)", [[[9, 8], [8, 8]], [[5, 8], [8, 8]]]),
+        ("x", "x + 1", "torch.rand(8, 6)", [[[17, 6]], [[1, 6]], [[5, 6]]]),
+        (
+            "x, y",
+            "x @ y",
+            "torch.rand(8, 8), torch.rand(8, 8)",
+            [[[17, 8], [8, 8]], [[1, 8], [8, 8]], [[5, 8], [8, 8]]],
+        ),
         ("x", "x.view(8, 6) + 1", "torch.rand(8, 6)", []),
         ("x", "x + 1", "torch.tensor(1.0)", []),
-        ("x", "x + 1", "torch.rand(1)", [[[2]]]),
+        ("x", "x + 1", "torch.rand(1)", [[[3]], [[2]]]),
     ],
 )
 def test_shapes_are_those_the_reference_takes(tmp_path, names, result, inputs, shapes):
     source = MODEL.format(names=names, result=result, inputs=inputs)
     others = list(accepted_sizes(Reference(source, Precision.FP32, tmp_path)))
     found = [[list(tensor.shape) for tensor in other.first.inputs] for other in others]
-    assert found[: len(shapes) or 1][:2] == shapes
+    assert found[: len(shapes) or 1][:3] == shapes
     assert all(other.first.expected[0].isfinite().all() for other in others)
 
 

@@ -91,7 +91,7 @@ def test_a_refuted_winner_is_not_left_behind_as_the_best(task, tmp_path, attempt
 
 
 def test_a_comparison_that_fails_loses_nothing(task, tmp_path):
-    words = ["--model", "fakes:PretendModel", "--evaluator", "fakes:EagerEvaluator", "--attempts", 8]
+    words = ["--model", "fakes:PretendModel", "--evaluator", "fakes:EagerEvaluator", "--attempts", 20]
     done = command("optimize", task, "--run", tmp_path / "run", *words)
     assert done.exit_code == 0, done.output
     assert "torch.compile was not timed: torch.compile cannot be had here." in done.output
@@ -206,3 +206,30 @@ def test_a_task_that_does_not_work_says_what_it_may_be(task, monkeypatch, report
     done = command("baseline", task, "--evaluator", "fakes:HashEvaluator")
     assert isinstance(done.exception, TaskError)
     assert hint in done.exception.message
+
+
+def optimize(task, folder, evaluator, *words):
+    given = ["--model", "fakes:PretendModel", "--evaluator", f"fakes:{evaluator}", "--attempts", 2, "--run", folder]
+    return command("optimize", task, *given, *words)
+
+
+def test_measurements_that_contradict_each_other_end_undecided_and_export_nothing(task, tmp_path):
+    done = optimize(task, tmp_path / "run", "ContradictingEvaluator")
+    assert done.exit_code == 4, done.output
+    assert "Cannot tell if the best kernel is faster: in the search 0.12x to 0.13x" in done.output
+    assert not (tmp_path / "run" / "best.py").exists()
+
+
+@pytest.mark.parametrize(
+    ("evaluator", "bar", "code"),
+    [
+        ("BeatenEvaluator", "eager", 0),
+        ("BeatenEvaluator", "torch.compile", 3),
+        ("DriftingEvaluator", "torch.compile", 0),
+    ],
+)
+def test_the_bar_can_be_torch_compile(task, tmp_path, evaluator, bar, code):
+    done = optimize(task, tmp_path / "run", evaluator, "--beat", bar)
+    assert done.exit_code == code, done.output
+    is_beaten = evaluator == "BeatenEvaluator"
+    assert ("torch.compile is faster than the best kernel: use torch.compile(model)." in done.output) == is_beaten

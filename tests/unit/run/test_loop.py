@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import pytest
 
-from fakes import TASK, HashEvaluator, PretendModel
+from fakes import TASK, ContradictingEvaluator, HashEvaluator, PretendModel
 from stark.core.chat import Finish, Reply
 from stark.core.errors import (
     ModelRefused,
@@ -28,6 +28,7 @@ from stark.run.settings_loader import load_settings
 from stark.store.open import open_store
 from stark_worker.protocol.errors import Outcome
 from stark_worker.protocol.report import DeviceFacts, EvalReport, Timing
+from stark_worker.protocol.request import Build
 
 DEVICE = DeviceFacts("pretend device", "pretend", cores=1)
 
@@ -111,7 +112,7 @@ def test_an_identical_candidate_takes_over_the_report(tmp_path):
     bench = Bench(tmp_path, ["method=sampling", "budget.attempts=4", "evaluation.final=false"])
     _, nodes, _ = bench.optimize()
     assert [node.same_as for node in nodes[1:]] == [None, 1, 1, 1]
-    assert len(bench.evaluator.evaluated) == 2  # the root and one candidate
+    assert len(bench.evaluator.evaluated) == 3  # the root, one candidate, and again in turns with the root
     assert all(node.report == nodes[1].report for node in nodes[1:])
 
 
@@ -378,7 +379,7 @@ class Choosy(HashEvaluator):
 
     async def evaluate(self, request):
         await super().evaluate(request)
-        if request.opponent_source is None:
+        if request.build is not Build.STOCK:
             return EvalReport(Outcome.OK, Timing((10.0 - 0.1 * len(self.evaluated),)))
         self.held = self.held or request.candidate_source
         if request.candidate_source == self.held:
@@ -410,7 +411,7 @@ class Racy(HashEvaluator):
 
     async def evaluate(self, request):
         report = await super().evaluate(request)
-        if request.opponent_source is None or report.timing is None:
+        if request.build is not Build.STOCK or report.timing is None:
             return report
         self.finals += 1
         if self.finals == self.kills:
@@ -450,7 +451,7 @@ def test_a_store_that_fails_ends_the_run_and_no_attempt_waits_for_ever(tmp_path)
 def test_twins_in_flight_are_evaluated_once(tmp_path):
     bench = Bench(tmp_path, ["method=sampling", "budget.attempts=4", "jobs=4", "evaluation.final=false"])
     _, nodes, _ = bench.optimize()
-    assert len(bench.evaluator.evaluated) == 2
+    assert len(bench.evaluator.evaluated) == 3
     assert sorted(node.same_as or 0 for node in nodes[1:]) == [0, 1, 1, 1]
 
 
@@ -602,3 +603,11 @@ def test_a_hint_reaches_every_agent(tmp_path):
     bench = Bench(tmp_path, hint="use blocks of 64")
     bench.optimize()
     assert all("use blocks of 64" in prompt for prompt in bench.model.prompts)
+
+
+def test_measurements_that_contradict_each_other_claim_nothing(tmp_path):
+    bench = Bench(tmp_path, ["budget.attempts=1"], evaluator=ContradictingEvaluator(load_settings().evaluation))
+    result, nodes, _ = bench.optimize()
+    assert nodes[1].report.opponent, "a leader is timed in turns with the reference"
+    assert result.contradiction == "in the search 0.12x to 0.13x, in the final check 1.99x to 2.01x"
+    assert not result.improved

@@ -66,12 +66,35 @@ def show_result(
         show_final(result.final, format_name(result.final.node_id))
     if result.best is None:
         console.print(Text("No correct kernel was found.", "yellow"))
+    elif result.contradiction:
+        console.print(Text(f"Cannot tell if the best kernel is faster: {result.contradiction}.", "bold yellow"))
+        console.print(Text("Nothing was exported. Measure again on a quiet machine: resume the run, or stark judge."))
     elif not result.improved:
         console.print(Text("The best kernel is correct, but not surely faster than the reference.", "yellow"))
+    if compiled is not None and is_slower_than(result, compiled):
+        console.print(Text("torch.compile is faster than the best kernel: use torch.compile(model).", "bold yellow"))
     if exported is not None:
-        console.print(Text.assemble("The kernel:       ", (str(exported), "bold"), " (import ModelNew from it)"))
+        console.print(
+            Text.assemble("The kernel:       ", (str(exported), "bold"), " (ModelNew in it takes the place of Model)")
+        )
     console.print(Text(f"Show the tree:    {format_command('show', folder)}"))
     console.print(Text(f"Continue:         {format_command('resume', folder)}{RAISED_LIMIT.get(result.reason, '')}"))
+
+
+def is_faster_than(result: Result, compiled: EvalReport) -> bool:
+    """True if the best kernel is surely faster than torch.compile. Both were timed in turns with eager."""
+    mine, theirs = _final_interval(result), compiled.speedup_interval
+    return mine is not None and (theirs is None or mine[0] > theirs[1])
+
+
+def is_slower_than(result: Result, compiled: EvalReport) -> bool:
+    """True if torch.compile is surely faster than the best kernel."""
+    mine, theirs = _final_interval(result), compiled.speedup_interval
+    return mine is not None and theirs is not None and theirs[0] > mine[1]
+
+
+def _final_interval(result: Result) -> tuple[float, float] | None:
+    return result.final.speedup_interval if result.final else None
 
 
 def show_first_steps() -> None:
@@ -100,7 +123,9 @@ def _compare_times(result: Result, compiled: EvalReport | None) -> Table:
         table.add_row("torch.compile", f"cannot run here ({compiled.outcome.value.replace('_', ' ')})", "", "")
     compared = [("torch.compile", compiled.timing, compiled.opponent)] if compiled else []
     stark = f"STARK ({format_name(result.best.id)})" if result.best else "STARK"
-    for name, timing, same_turns in (*compared, (stark, best, eager)):
+    drop_in = result.final.drop_in.report if result.final and result.final.drop_in else None
+    exported = [("  as a drop-in", drop_in.timing, drop_in.opponent)] if drop_in else []
+    for name, timing, same_turns in (*compared, (stark, best, eager), *exported):
         if timing and same_turns:
             speed = f"{same_turns.median_ms / timing.median_ms:.2f}x"
             table.add_row(name, format_ms(timing.median_ms), format_ms(same_turns.median_ms), speed)

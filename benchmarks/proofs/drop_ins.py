@@ -1,0 +1,121 @@
+"""Uses drop-ins in every pair of conditions, each in a process of its own, and compares them with their originals.
+
+    python benchmarks/proofs/drop_ins.py [--target cpu] [--folder DIR] [--all NAME] [--seconds 300] [--fresh]
+
+On the CPU these are the odd kernels of tests/drop_in and the playbook's kernels of all example tasks. DIR holds others:
+NAME/task.py and NAME/kernel.py. --all tries every combination of conditions with one drop-in. A call goes on where the
+one before it was stopped by --seconds. A result counts only for the drop-in of today, whose text it carries as a hash.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import itertools
+import json
+import subprocess
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).parents[2]
+sys.path[:0] = [str(ROOT / name) for name in ("benchmarks", "src", "tests")]
+
+import record
+
+from drop_in.cases import CASES, Case
+from drop_in.uses import EQUAL, REFUSED, uses_of
+from stark_worker.protocol.request import Target
+
+CHUNKS = 8  # of the uses of one drop-in, each in a fresh process
+CHUNK_S = 900.0
+USES = ROOT / "tests" / "drop_in" / "uses.py"
+
+
+def cases(target: Target, folder: Path | None) -> Iterator[Case]:
+    if folder is not None:
+        for each in sorted(folder.iterdir()):
+            task, kernel = ((each / name).read_text(encoding="utf-8") for name in ("task.py", "kernel.py"))
+            yield Case(each.name, task, kernel, any_batch=False, target=target)
+    elif target is Target.CPU:
+        yield from CASES
+        yield from playbook_cases()
+
+
+def playbook_cases() -> Iterator[Case]:
+    """The playbook's kernels with all moves that keep the precision. Needs all of STARK."""
+    from stark.models.playbook.codegen.candidate import write_candidate
+    from stark.models.playbook.codegen.cpp import CPP
+    from stark.models.playbook.moves import find_applicable
+    from stark.models.playbook.trace.program import read_task
+
+    for path in sorted((ROOT / "examples" / "tasks").glob("*.py")):
+        source = path.read_text(encoding="utf-8")
+        program = read_task(source)
+        moves = frozenset(move.name for move in find_applicable(program, "cpu") if move.name != "short")
+        yield Case(path.stem, source, write_candidate(program, moves, CPP), any_batch=False)
+
+
+def run_chunk(case: Case, wanted: str, chunk: int) -> dict[str, str]:
+    """Return the outcome of each use, by its conditions; a crash is the outcome of the use at which it happened."""
+    with tempfile.TemporaryDirectory() as folder:
+        files = {"drop_in.py": case.drop_in(), "task.py": case.task}
+        for name, text in files.items():
+            Path(folder, name).write_text(text, encoding="utf-8")
+        words = [str(Path(folder, name)) for name in files]
+        command = [sys.executable, str(USES), *words, wanted, "--skip", str(chunk), "--every", str(CHUNKS)]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=CHUNK_S)
+    found = [json.loads(line) for line in done.stdout.splitlines()]
+    outcomes = {" / ".join(each["use"].values()): each["outcome"] for each in found}
+    if done.returncode:
+        use = list(uses_of([wanted]))[chunk::CHUNKS][len(found)]
+        outcomes[" / ".join(use.values())] = f"crashed with exit code {done.returncode}: {done.stderr[-500:]}"
+    return outcomes
+
+
+def table(results: dict[str, Any]) -> Iterator[str]:
+    total: Counter[str] = Counter()
+    for name, entry in results["drop_ins"].items():
+        outcomes = Counter(outcome if outcome in (EQUAL, REFUSED) else "wrong" for outcome in entry["uses"].values())
+        total += outcomes
+        yield f"{name:32} {len(entry['uses']):6} uses  {dict(outcomes)}"
+        for use, outcome in entry["uses"].items():
+            if outcome not in (EQUAL, REFUSED):
+                yield f"    {use}: {outcome[:200]}"
+    yield f"{'all':32} {total.total():6} uses  {dict(total)}"
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--target", type=Target, default=Target.CPU, choices=list(Target))
+    parser.add_argument("--folder", type=Path)
+    parser.add_argument("--all", metavar="NAME", default="")
+    parser.add_argument("--seconds", type=float, default=float("inf"))
+    parser.add_argument("--fresh", action="store_true")
+    given = parser.parse_args()
+    file, until = record.result_file("drop-ins", given.target), time.monotonic() + given.seconds
+    results = {} if given.fresh else record.read(file)
+    entries = results.setdefault("drop_ins", {})
+    for case in cases(given.target, given.folder):
+        wanted = "all" if case.name == given.all else "pairs"
+        digest = hashlib.sha256((case.drop_in() + wanted).encode()).hexdigest()[:12]
+        if entries.get(case.name, {}).get("digest") != digest:
+            entries[case.name] = {"digest": digest, "chunks": 0, "uses": {}}
+        entry = entries[case.name]
+        for chunk in itertools.islice(range(CHUNKS), entry["chunks"], None):
+            if time.monotonic() > until:
+                sys.stdout.write("time is over; run it again to go on\n")
+                return 0
+            entry["uses"] |= run_chunk(case, wanted, chunk)
+            entry["chunks"] = chunk + 1
+            record.write(file, results | record.facts(given.target) | {"drop_ins": entries})
+    sys.stdout.write("\n".join(table(results)) + "\n")
+    return 0 if all(each in (EQUAL, REFUSED) for entry in entries.values() for each in entry["uses"].values()) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

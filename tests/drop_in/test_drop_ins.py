@@ -1,0 +1,39 @@
+"""Drop-ins of odd kernels, used in many ways, each in a process of its own."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from drop_in.cases import CASES, Case
+from drop_in.uses import EQUAL, REFUSED
+
+USES = Path(__file__).with_name("uses.py")
+EVERY = 9  # of all pairs of conditions, of most drop-ins; benchmarks/proofs/drop_ins.py tries all of all
+
+
+def use(case: Case, folder: Path, *words: str) -> list[dict]:
+    for name, text in {"drop_in.py": case.drop_in(), "task.py": case.task}.items():
+        (folder / name).write_text(text, encoding="utf-8")
+    command = [sys.executable, str(USES), str(folder / "drop_in.py"), str(folder / "task.py"), *words]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=600, check=False)
+    assert done.returncode == 0, done.stderr[-3000:]
+    return [json.loads(line) for line in done.stdout.splitlines()]
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+def test_a_drop_in_equals_the_original_in_every_use(case, tmp_path):
+    first = next(number for number, each in enumerate(CASES) if each is case) % EVERY
+    found = use(case, tmp_path, "pairs", "--skip", str(first), "--every", str(EVERY if first else 1))
+    wrong = [each for each in found if each["outcome"] not in (EQUAL, REFUSED)]
+    assert not wrong, wrong
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+def test_a_usual_call_runs_the_kernel(case, tmp_path):
+    (found,) = use(case, tmp_path, "context=no_grad")
+    assert (found["outcome"], found["kernel"]) == (EQUAL, case.runs)
