@@ -6,6 +6,7 @@ import hashlib
 import inspect
 import itertools
 import linecache
+import operator
 import sys
 import threading
 import types
@@ -236,54 +237,64 @@ class _Snapshot:
     """The state of a model's modules and weights at one time. It does not keep the model alive."""
 
     def __init__(self, model: nn.Module) -> None:
-        self._model, modules = weakref.ref(model), list(model.modules())
-        self._own_ids = list(map(id, model.__dict__.values()))
-        self._ids = [(child.__dict__, list(map(id, child.__dict__.values()))) for child in modules[1:]]
-        self._children = [(child._modules, list(child._modules.values())) for child in modules]
-        self._hooks = [child.__dict__[name] for child in modules[1:] for name in HOOKS]
+        modules = list(model.modules())
+        self._model, self._own_ids = weakref.ref(model), list(map(id, vars(model).values()))
         places = [place for child in modules for place in (child._parameters, child._buffers)]
-        self._stamps = [(place, name, weight, _stamp(weight)) for place in places for name, weight in place.items()]
+        containers = [*map(vars, modules[1:]), *places, *(child._modules for child in modules)]
+        self._views = [container.values() for container in containers]  # these show what is there at any time
+        self._values = list(itertools.chain.from_iterable(self._views))
+        self._hooks = [child.__dict__[name] for child in modules[1:] for name in HOOKS]
         kept = [value for child in modules for value in _own(child).values()]
         others = [value for value in kept if isinstance(value, torch.Tensor)]
         others += [child._buffers[name] for child in modules for name in child._non_persistent_buffers_set]
-        self._others = [(tensor, _stamp(tensor)) for tensor in others]  # tensors that a kernel may have copied
-        containers = [value for value in kept if isinstance(value, list | dict | set)]
-        self._mutable = [(each, repr(each)) for each in containers if "tensor(" not in repr(each)]
+        weights = [weight for place in places for weight in place.values()]
+        self._weights, self._others = _Stamps(weights), _Stamps(others)  # a kernel may have copied others
+        mutable = [value for value in kept if isinstance(value, list | dict | set)]
+        self._mutable = [(each, repr(each)) for each in mutable if "tensor(" not in repr(each)]
         self._is_inference = torch.is_inference_mode_enabled()
 
     def has_hooks(self) -> bool:
         return any(self._hooks)
 
-    def is_current(self, looks_at_values: bool) -> bool:
+    def is_current(self, looks_at_values: bool, looks_at_layouts: bool = True) -> bool:
         """True if nothing was replaced since. With ``looks_at_values`` no weight was written either."""
         model = self._model()
-        if model is None or list(map(id, model.__dict__.values())) != self._own_ids:
-            return False
-        for attributes, ids in self._ids:
-            if list(map(id, attributes.values())) != ids:
-                return False
-        for place, children in self._children:
-            if list(place.values()) != children:
-                return False
-        for place, name, weight, stamp in self._stamps:
-            if place.get(name) is not weight:
-                return False
-            now = _stamp(weight)
-            if now != stamp and (looks_at_values or now is None or stamp is None or now[2:] != stamp[2:]):
-                return False
         return (
-            not any(self._hooks)
+            model is not None
+            and list(map(id, model.__dict__.values())) == self._own_ids
+            and sum(map(len, self._views)) == len(self._values)
+            and all(map(operator.is_, itertools.chain.from_iterable(self._views), self._values))
+            and self._weights.are_current(looks_at_values, looks_at_layouts)
+            and self._others.are_current(True, looks_at_layouts)
+            and not any(self._hooks)
             and self._is_inference == torch.is_inference_mode_enabled()
-            and all(_stamp(tensor) == stamp for tensor, stamp in self._others)
-            and all(repr(value) == text for value, text in self._mutable)
+            and not any([repr(value) != text for value, text in self._mutable])
         )
 
 
-def _stamp(weight: torch.Tensor | None) -> tuple[Any, ...] | None:
-    if weight is None:
-        return None
-    version = -1 if weight.is_inference() else weight._version
-    return version, _steps, weight.data_ptr(), weight.shape, weight.stride(), weight.dtype
+class _Stamps:
+    """Where tensors lay at one time, and how often each was written."""
+
+    def __init__(self, tensors: Iterable[torch.Tensor | None]) -> None:
+        self._tensors = [tensor for tensor in tensors if tensor is not None]
+        self._counted = [tensor for tensor in self._tensors if not tensor.is_inference()]
+        self._pointers, self._versions, self._layouts = self._find_pointers(), self._find_versions(), self._find_layouts()
+
+    def are_current(self, looks_at_values: bool, looks_at_layouts: bool) -> bool:
+        return not self._tensors or (
+            self._find_pointers() == self._pointers
+            and (not looks_at_values or self._find_versions() == self._versions)
+            and (not looks_at_layouts or self._find_layouts() == self._layouts)
+        )
+
+    def _find_pointers(self) -> list[int]:
+        return list(map(torch.Tensor.data_ptr, self._tensors))
+
+    def _find_versions(self) -> list[int]:
+        return [_steps, *[tensor._version for tensor in self._counted]]
+
+    def _find_layouts(self) -> list[tuple[Any, ...]]:
+        return [(tensor.shape, tensor.stride(), tensor.dtype) for tensor in self._tensors]
 
 
 def _own(module: nn.Module) -> dict[str, Any]:
@@ -369,6 +380,7 @@ class _Kernel:
         state = model._stark
         self.key, self.snapshot, self.weights = state.key, _Snapshot(model), _weights_of(model)
         self._layouts, self._lock, self._is_warm = _layouts.setdefault(self.key, {}), threading.Lock(), False
+        self._before: _Call | None = None
         self._make = functools.partial(_make_module, state.key, *state.arguments)
         self.reason = _why_never(model, self.snapshot) or _why_not_weights(self.weights)
         if self.reason is None:
@@ -391,39 +403,29 @@ class _Kernel:
                     results[number] = _copy(results[number], stride)
         return results
 
-    def can_run_again(self, args: Sequence[Any]) -> bool:
-        """True if a call is like one before it, so that all guards hold. This is quick, and False for some that do."""
-        if self.reason is not None or not (IS_PLAIN and IS_ONE and self._is_warm) or len(args) != len(DTYPES):
-            return False
-        for tensor, dtype in zip(args, DTYPES):  # noqa: B905 - "strict" takes long
-            if (
-                type(tensor) is not torch.Tensor
-                or tensor.dtype is not dtype
-                or not (tensor.is_cuda if DEVICE == "cuda" else tensor.is_cpu)
-                or tensor.layout is not torch.strided
-                or not tensor.is_contiguous()
-                or tensor.requires_grad
-                or tensor.is_neg()
-                or tensor.is_conj()
-                or tensor.data_ptr() % ALIGNMENT
-            ):
-                return False
+    def is_like_before(self, args: Sequence[Any]) -> bool:
+        """True if a call is like the one before it in all that the guards look at. Quick."""
         return (
-            _why_not_now() is None
-            and tuple([tensor.shape for tensor in args]) in self._layouts
-            and not _needs_gradients(self.weights.values())
-            and (DEVICE == "cpu" or args[0].device.index == torch.cuda.current_device())
-            and self.is_current()
+            self._before is not None
+            and self._before.is_like(args)
+            and self.snapshot.is_current(not _follows.get(self.key, False), looks_at_layouts=False)
         )
 
     def run_again(self, args: Sequence[Any]) -> torch.Tensor:
-        """Return the result of a call for which ``can_run_again`` holds."""
+        """Return the one result of a call that is like the one before it."""
         with self._lock:
             results = [self._module.forward(*args)]
-            stride = self._layouts[tuple([tensor.shape for tensor in args])][0]
+            stride = self._before.stride  # type: ignore[union-attr]
             if results[0].stride() != stride or _owners(results[0]) != FRESH:
                 results[0] = _copy(results[0], stride)
         return results[0]
+
+    def remember(self, tensors: Tensors) -> None:
+        """Remember a call for which all guards held."""
+        layouts = self._layouts.get(tuple([tensor.shape for tensor in tensors]))
+        if layouts and IS_PLAIN and IS_ONE and all(type(each) is torch.Tensor for each in tensors):
+            with contextlib.suppress(AttributeError, TypeError):  # torch may change what is not public
+                self._before = _Call(tensors, list(self.weights.values()), layouts[0])
 
     def _call(self, tensors: Tensors) -> list[torch.Tensor]:
         if any(tensor.data_ptr() % ALIGNMENT for tensor in tensors):
@@ -482,6 +484,37 @@ class _Kernel:
         if not is_right_anew:
             _unfit[self.key] = "the kernel keeps what it derived from weights after they change"
             raise _Unfit(_unfit[self.key])
+
+
+class _Call:
+    """A call for which all guards held. torch's own guards of compiled code recognise another like it."""
+
+    def __init__(self, tensors: Tensors, weights: Tensors, stride: tuple[int, ...]) -> None:
+        from torch._C._dynamo import guards
+
+        shapes = [list(each.shape) for each in (*tensors, *weights)]
+        strides = [list(each.stride()) for each in (*tensors, *weights)]
+        own = guards.TensorGuards(*tensors, *weights, dynamic_dims_sizes=shapes, dynamic_dims_strides=strides)
+        self.stride, self._weights, self._check = stride, weights, own.check
+        self._check_globals = guards.GlobalStateGuard().check
+        self._device = _current_device()
+
+    def is_like(self, args: Sequence[Any]) -> bool:
+        """True if inputs, weights and torch's state are alike; what tensors hold does not matter."""
+        for tensor in args:
+            if type(tensor) is not torch.Tensor or tensor.data_ptr() % ALIGNMENT:
+                return False
+        return (
+            len(args) == len(DTYPES)
+            and self._check_globals()
+            and self._check(*args, *self._weights)
+            and _current_device() == self._device
+            and _why_not_now() is None
+        )
+
+
+def _current_device() -> int | None:
+    return torch.cuda.current_device() if DEVICE == "cuda" else None
 
 
 def _make_module(key: str, args: Sequence[Any], kwargs: Mapping[str, Any], weights: Weights) -> nn.Module:
@@ -797,11 +830,11 @@ class ModelNew(_original.Model):  # type: ignore[name-defined, misc]
             self._stark = _State(self, *kept)
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
-        state = self._stark
-        if state is None or (not _is_traced() and torch._C._len_torch_dispatch_stack()):
+        state, is_traced = self._stark, _is_traced()
+        if state is None or (not is_traced and torch._C._len_torch_dispatch_stack()):
             return super().forward(*args, **kwargs)  # something observes torch's operators
         kernel = state.kernel
-        if kernel is not None and not kwargs and not _is_traced() and kernel.can_run_again(args):
+        if not is_traced and kernel is not None and not kwargs and kernel.is_like_before(args):
             return kernel.run_again(args)
         return self._find_way(args, kwargs)
 
@@ -829,7 +862,9 @@ class ModelNew(_original.Model):  # type: ignore[name-defined, misc]
         try:
             if _needs_gradients(tensors, kernel.weights.values()):
                 return self._run_with_gradients(kernel, tensors, args)
-            return _build(RESULT, kernel.run(tensors))
+            results = kernel.run(tensors)
+            kernel.remember(tensors)
+            return _build(RESULT, results)
         except _Unfit as unfit:
             kernel.reason = str(unfit)
             return self._run_original(kernel.reason, args)
