@@ -19,6 +19,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 from stark_worker.protocol.codec import from_data
+from stark_worker.protocol.errors import MachineryFault
 from stark_worker.sandbox import syscalls
 from stark_worker.sandbox.confine import MAX_FILE_BYTES, status_bytes
 from stark_worker.sandbox.levels import Confinement
@@ -236,9 +237,14 @@ def probe_confinement(
                 found = [[probe.name, probe.blocked, probe.detail] for probe in run_probes(around)]
                 os.write(writing, json.dumps([asdict(achieved), found]).encode())
             finally:
+                if sys.exc_info()[0]:
+                    sys.excepthook(*sys.exc_info())
                 os._exit(0)
         os.close(writing)
         with os.fdopen(reading, "rb") as answers:
-            achieved_data, found = json.loads(answers.read())
+            text = answers.read()
         os.waitpid(child, 0)
+    if not text:
+        raise MachineryFault("The process that tries to break out ended before it could report. Its error is above.")
+    achieved_data, found = json.loads(text)
     return from_data(Confinement, achieved_data), [Probe(*each) for each in found]

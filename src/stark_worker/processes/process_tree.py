@@ -139,8 +139,8 @@ class ThreadFacts(NamedTuple):
 def threads(process: int) -> list[ThreadFacts]:
     """Return all threads of a process; none if the process is gone, or if the kernel does not count their times."""
     found = []
-    for number in sorted(thread_numbers(process)):
-        stat, times = (_read(f"/proc/{process}/task/{number}/{name}") for name in ("stat", "schedstat"))
+    for number in thread_numbers(process):
+        stat, times = (_read_of_thread(process, number, name) for name in ("stat", "schedstat"))
         with contextlib.suppress(OSError, IndexError):  # the thread has ended
             core = int(stat.rpartition(b")")[2].split()[36])
             found.append(ThreadFacts(number, core, frozenset(os.sched_getaffinity(number)), int(times.split()[0])))
@@ -149,7 +149,11 @@ def threads(process: int) -> list[ThreadFacts]:
 
 def _read_of_threads(process: int, name: str) -> list[bytes]:
     """Return a file of /proc for each thread of a process that still runs."""
-    return [_read(f"/proc/{process}/task/{thread}/{name}") for thread in sorted(thread_numbers(process))]
+    return [_read_of_thread(process, number, name) for number in sorted(thread_numbers(process))]
+
+
+def _read_of_thread(process: int, thread: int, name: str) -> bytes:
+    return _read(f"/proc/{process}/task/{thread}/{name}")
 
 
 def _read(path: str) -> bytes:

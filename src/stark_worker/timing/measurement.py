@@ -11,6 +11,7 @@ and the time of an empty call is in doubt: a candidate could have worked during 
 from __future__ import annotations
 
 import functools
+import math
 import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -137,7 +138,8 @@ def timing_of(measured: Measurement) -> Timing:
     launching_ms = _launching_ms(measured)
     if launching_ms > statistics.median(samples):  # what takes longer to launch is as slow as its launches
         return Timing(tuple(max(sample, launching_ms) for sample in samples), launching_ms)
-    return Timing(samples, PROCESS_DOUBT_MS + measured.empty.error_ms + measured.drift_ms + min(late_ms, free_ms))
+    chance_ms = math.hypot(PROCESS_DOUBT_MS, measured.empty.error_ms, measured.drift_ms)  # independent of each other
+    return Timing(samples, chance_ms + min(late_ms, free_ms))
 
 
 def _work_ms(call: CallTimes, empty: Calibration, free_ms: float) -> float:

@@ -97,11 +97,11 @@ def canary_run(url: str) -> dict[str, object]:
         options += ["--attempts", 2, "--tokens", 10**9, "--set", "evaluation.torch_compile=false"]
         options += ["--set", "evaluation.final=false", "--run", folder]
         said = [stark("optimize", task, *options), stark("show", folder), stark("show", folder, 1)]
-        words = ["--best", Path(place, "best.py"), "--training-data", Path(place, "calls.jsonl"), "--role", "solo"]
-        said.append(stark("export", folder, *words))
+        said.append(stark("export", folder, "--training-data", Path(place, "calls.jsonl"), "--role", "solo"))
         said.append(stark("judge", task, Path(place, "search.py"), "--json"))
         Path(place, "right.py").write_text(RIGHT)  # a bundle is not compressed, so that all of it is looked through
-        said.append(stark("judge", task, Path(place, "right.py"), "--bundle", Path(place, "evidence.zip")))
+        files = ["--bundle", Path(place, "evidence.zip"), "--export", Path(place, "best.py")]
+        said.append(stark("judge", task, Path(place, "right.py"), *files))
         left = {str(file.relative_to(place)): file.read_bytes() for file in Path(place).rglob("*") if file.is_file()}
     return {"planted": planted, "said": said, "left": left, "home": home}
 

@@ -268,7 +268,7 @@ class _Snapshot:
             and self._others.are_current(True, looks_at_layouts)
             and not any(self._hooks)
             and self._is_inference == torch.is_inference_mode_enabled()
-            and not any([repr(value) != text for value, text in self._mutable])
+            and all(repr(value) == text for value, text in self._mutable)
         )
 
 
@@ -278,7 +278,8 @@ class _Stamps:
     def __init__(self, tensors: Iterable[torch.Tensor | None]) -> None:
         self._tensors = [tensor for tensor in tensors if tensor is not None]
         self._counted = [tensor for tensor in self._tensors if not tensor.is_inference()]
-        self._pointers, self._versions, self._layouts = self._find_pointers(), self._find_versions(), self._find_layouts()
+        self._pointers, self._versions = self._find_pointers(), self._find_versions()
+        self._layouts = self._find_layouts()
 
     def are_current(self, looks_at_values: bool, looks_at_layouts: bool) -> bool:
         return not self._tensors or (
