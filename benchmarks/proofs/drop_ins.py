@@ -42,22 +42,10 @@ def cases(target: Target, folder: Path | None) -> Iterator[Case]:
             task, kernel = ((each / name).read_text(encoding="utf-8") for name in ("task.py", "kernel.py"))
             yield Case(each.name, task, kernel, any_batch=False, target=target)
     elif target is Target.CPU:
+        from drop_in.playbook import TASKS, playbook_case  # it needs all of STARK
+
         yield from CASES
-        yield from playbook_cases()
-
-
-def playbook_cases() -> Iterator[Case]:
-    """The playbook's kernels with all moves that keep the precision. Needs all of STARK."""
-    from stark.models.playbook.codegen.candidate import write_candidate
-    from stark.models.playbook.codegen.cpp import CPP
-    from stark.models.playbook.moves import find_applicable
-    from stark.models.playbook.trace.program import read_task
-
-    for path in sorted((ROOT / "examples" / "tasks").glob("*.py")):
-        source = path.read_text(encoding="utf-8")
-        program = read_task(source)
-        moves = frozenset(move.name for move in find_applicable(program, "cpu") if move.name != "short")
-        yield Case(path.stem, source, write_candidate(program, moves, CPP), any_batch=False)
+        yield from map(playbook_case, TASKS)
 
 
 def run_chunk(case: Case, wanted: str, chunk: int) -> dict[str, str]:

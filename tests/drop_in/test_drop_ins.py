@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from drop_in.cases import CASES, Case
+from drop_in.playbook import TASKS, playbook_case
 from drop_in.uses import EQUAL, REFUSED
 
 USES = Path(__file__).with_name("uses.py")
@@ -37,3 +38,9 @@ def test_a_drop_in_equals_the_original_in_every_use(case, tmp_path):
 def test_a_usual_call_runs_the_kernel(case, tmp_path):
     (found,) = use(case, tmp_path, "context=no_grad")
     assert (found["outcome"], found["kernel"]) == (EQUAL, case.runs)
+
+
+@pytest.mark.parametrize("task", TASKS, ids=lambda task: task.stem)
+def test_gradients_of_every_example_task_equal_the_originals(task, tmp_path):
+    (found,) = use(playbook_case(task), tmp_path, "context=gradients")
+    assert (found["outcome"], found["kernel"]) == (EQUAL, True)

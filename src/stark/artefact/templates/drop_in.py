@@ -524,7 +524,8 @@ def _make_module(key: str, args: Sequence[Any], kwargs: Mapping[str, Any], weigh
     indices = [device.index or 0] if device.type == "cuda" else []
     with _own_names(), torch.inference_mode(False), torch.random.fork_rng(indices), torch.device("cpu"):
         module: nn.Module = _run_source("kernel", KERNEL).ModelNew(*args, **kwargs).to(device, CAST)
-    own, pristine = _weights_of(module), _pristine[key]
+    pristine, kept = _pristine[key], module.state_dict()
+    own = {name: each for name, each in _weights_of(module).items() if name in weights or name in kept}  # no scratch
     for name in {**own, **weights}:
         if name not in own and name not in pristine.state_dict() and name in weights:
             if not _is_same(weights[name], _weights_of(pristine)[name]):
