@@ -2,9 +2,10 @@
 
     python benchmarks/proofs/drop_ins.py [--target cpu] [--folder DIR] [--all NAME] [--seconds 300] [--fresh]
 
-On the CPU these are the odd kernels of tests/drop_in and the playbook's kernels of all example tasks. DIR holds others:
-NAME/task.py and NAME/kernel.py. --all tries every combination of conditions with one drop-in. A call goes on where the
-one before it was stopped by --seconds. A result counts only for the drop-in of today, whose text it carries as a hash.
+On the CPU these are the odd kernels of tests/drop_in and the playbook's kernels of all example tasks, on a GPU some of
+the honest kernels. DIR holds others: NAME/task.py and NAME/kernel.py, for which each condition is tried alone. --all
+tries every combination of conditions with one drop-in. A call goes on where the one before it was stopped by --seconds.
+A result counts only for the drop-in of today, whose text it carries as a hash.
 """
 
 from __future__ import annotations
@@ -34,6 +35,18 @@ from stark_worker.protocol.request import Target
 CHUNKS = 8  # of the uses of one drop-in, each in a fresh process
 CHUNK_S = 900.0
 USES = ROOT / "tests" / "drop_in" / "uses.py"
+GPU_KERNELS = {
+    "argmax: same memory every time",
+    "convolution: a product, weights packed",
+    "layer_norm: CUDA",
+    "matmul: split TF32 on tensor cores",
+    "rms: side stream, joined",
+    "row_max: two outputs of one kernel",
+    "swish: graph that copies its input",
+    "affine: Triton",
+    "rms: Triton into kept memory",
+    "softmax: Triton, tuned",
+}
 
 
 def cases(target: Target, folder: Path | None) -> Iterator[Case]:
@@ -46,6 +59,12 @@ def cases(target: Target, folder: Path | None) -> Iterator[Case]:
 
         yield from CASES
         yield from map(playbook_case, TASKS)
+    else:
+        from adversarial.honest import task_source
+        from adversarial.honest_gpu import corpus
+
+        for honest in (each for each in corpus(target) if each.name in GPU_KERNELS):
+            yield Case(honest.name, task_source(honest.task), honest.source, any_batch=False, target=target)
 
 
 def run_chunk(case: Case, wanted: str, chunk: int) -> dict[str, str]:
@@ -89,7 +108,7 @@ def main() -> int:
     results = {} if given.fresh else record.read(file)
     entries = results.setdefault("drop_ins", {})
     for case in cases(given.target, given.folder):
-        wanted = "all" if case.name == given.all else "pairs"
+        wanted = "all" if case.name == given.all else "each" if given.folder else "pairs"
         digest = hashlib.sha256((case.drop_in() + wanted).encode()).hexdigest()[:12]
         if entries.get(case.name, {}).get("digest") != digest:
             entries[case.name] = {"digest": digest, "chunks": 0, "uses": {}}

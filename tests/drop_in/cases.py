@@ -37,8 +37,9 @@ class Case:
         task = types.ModuleType("task")
         exec(self.task, task.__dict__)
         inputs: list[torch.Tensor] = []
-        arguments, construct = pack(task.get_inputs(), inputs), pack(task.get_init_inputs(), [])
-        result = pack(task.Model(*task.get_init_inputs())(*task.get_inputs()), [])
+        with torch.no_grad(), torch.device(self.target.device_kind):
+            arguments, construct = pack(task.get_inputs(), inputs), pack(task.get_init_inputs(), [])
+            result = pack(task.Model(*task.get_init_inputs())(*task.get_inputs()), [])
         shapes, dtypes = tuple(tuple(each.shape) for each in inputs), tuple(str(each.dtype)[6:] for each in inputs)
         first = shapes[0][0]
         trials = [

@@ -1,10 +1,10 @@
 """Uses a drop-in in many ways, in a process of its own, and compares it with the original model.
 
-    python uses.py DROP_IN.py TASK.py {pairs,all,NAME=VALUE ...} [--skip N --every N] [--backend aot_eager]
+    python uses.py DROP_IN.py TASK.py {each,pairs,all,NAME=VALUE ...} [--skip N --every N] [--backend aot_eager]
 
 Each line of the output is the JSON of one use: its conditions, its outcome, and if the kernel ran again. The outcome is
-"equal", "refused as by the original", or what went wrong. "pairs" tries every pair of conditions with all others as
-usual, "all" every combination.
+"equal", "refused as by the original", or what went wrong. "each" tries every condition with all others as usual,
+"pairs" every pair of conditions, "all" every combination.
 """
 
 from __future__ import annotations
@@ -47,6 +47,9 @@ def uses_of(wanted: list[str]) -> Iterator[Use]:
     usual = {name: values[0] for name, values in CONDITIONS.items()}
     if wanted == ["all"]:
         yield from (dict(zip(CONDITIONS, values, strict=True)) for values in itertools.product(*CONDITIONS.values()))
+    elif wanted == ["each"]:
+        changed = [usual | {name: value} for name, values in CONDITIONS.items() for value in values[1:]]
+        yield from (usual, *changed)
     elif wanted == ["pairs"]:
         found = [
             usual | {one: first, other: second}
@@ -77,10 +80,11 @@ class Trial:
         self.dtype = (drop_in.CAST or torch.float32) if use["dtype"] == "judged" else getattr(torch, use["dtype"])
         self.judged = (drop_in.DEVICE, drop_in.CAST or torch.float32)
         torch.manual_seed(1)
-        init = task.get_init_inputs()
-        self.new, self.original = drop_in.ModelNew(*init), task.Model(*init)
+        with torch.device(drop_in.DEVICE):
+            init = task.get_init_inputs()
+            self.new, self.original = drop_in.ModelNew(*init), task.Model(*init)
+            self.inputs = task.get_inputs()
         self.original.load_state_dict(self.new.state_dict())
-        self.inputs = task.get_inputs()
 
     def run(self) -> str:
         for model in (self.new, self.original):
