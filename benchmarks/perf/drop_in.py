@@ -73,10 +73,8 @@ def main() -> int:
     with tempfile.TemporaryDirectory(prefix="stark-drop-in-") as folder:
         found = [measure(count, options.target, Path(folder)) for count in range(1, len(NAMES) + 1)]
     for each in found:
-        cost = each["drop_in_us"] - each["bare_us"]
-        print(
-            f"{each['inputs']} inputs: drop-in {each['drop_in_us']:.2f} us, kernel {each['bare_us']:.2f}, cost {cost:.2f}"
-        )
+        mine, bare = each["drop_in_us"], each["bare_us"]
+        print(f"{each['inputs']} inputs: drop-in {mine:.2f} us, kernel {bare:.2f} us, cost {mine - bare:.2f} us")
     device = "cpu" if options.target is Target.CPU else torch.cuda.get_device_name()
     if options.save:
         record.write(record.result_file("drop-in-cost", device), record.facts(device) | {"calls": found})

@@ -308,7 +308,7 @@ def test_a_single_run_can_be_reported_and_compared(tasks, tmp_path):
     shown = stark_command("report", tmp_path / "1", "--table", "table-1")
     assert (shown.returncode, "Table 1" in shown.stdout) == (0, True)
     compared = stark_command("compare", tmp_path / "1", tmp_path / "2")
-    assert "Neither is faster on any task (1 compared)." in compared.stdout
+    assert "(1 compared)." in compared.stdout
     assert compared.stdout.count("Score: verified.") == 2
     refused = stark_command("report", tmp_path / "1", "--table", "table-9")
     assert (refused.returncode, "table-9" in refused.stderr) == (2, True)
