@@ -84,16 +84,21 @@ def run_chunk(case: Case, wanted: str, chunk: int) -> dict[str, str]:
     return outcomes
 
 
-def table(results: dict[str, Any]) -> Iterator[str]:
+def table(entries: dict[str, Any]) -> Iterator[str]:
     total: Counter[str] = Counter()
-    for name, entry in results["drop_ins"].items():
-        outcomes = Counter(outcome if outcome in (EQUAL, REFUSED) else "wrong" for outcome in entry["uses"].values())
-        total += outcomes
-        yield f"{name:32} {len(entry['uses']):6} uses  {dict(outcomes)}"
-        for use, outcome in entry["uses"].items():
-            if outcome not in (EQUAL, REFUSED):
-                yield f"    {use}: {outcome[:200]}"
-    yield f"{'all':32} {total.total():6} uses  {dict(total)}"
+    for name, entry in entries.items():
+        total += Counter(entry["outcomes"])
+        yield f"{name:44} {entry['outcomes']}"
+        yield from (f"    {use}: {outcome[:200]}" for use, outcome in entry["wrong"].items())
+    yield f"{'all':44} {dict(total)}"
+
+
+def add_outcomes(entry: dict[str, Any], found: dict[str, str]) -> None:
+    """Count the outcomes of some uses, and keep all that is wrong."""
+    wrong = {use: outcome for use, outcome in found.items() if outcome not in (EQUAL, REFUSED)}
+    counted = Counter("wrong" if use in wrong else outcome for use, outcome in found.items())
+    entry["outcomes"] = dict(Counter(entry["outcomes"]) + counted)
+    entry["wrong"] |= wrong
 
 
 def main() -> int:
@@ -111,17 +116,17 @@ def main() -> int:
         wanted = "all" if case.name == given.all else "each" if given.folder else "pairs"
         digest = hashlib.sha256((case.drop_in() + wanted).encode()).hexdigest()[:12]
         if entries.get(case.name, {}).get("digest") != digest:
-            entries[case.name] = {"digest": digest, "chunks": 0, "uses": {}}
+            entries[case.name] = {"digest": digest, "chunks": 0, "outcomes": {}, "wrong": {}}
         entry = entries[case.name]
         for chunk in itertools.islice(range(CHUNKS), entry["chunks"], None):
             if time.monotonic() > until:
                 sys.stdout.write("time is over; run it again to go on\n")
                 return 0
-            entry["uses"] |= run_chunk(case, wanted, chunk)
+            add_outcomes(entry, run_chunk(case, wanted, chunk))
             entry["chunks"] = chunk + 1
             record.write(file, results | record.facts(given.target) | {"drop_ins": entries})
-    sys.stdout.write("\n".join(table(results)) + "\n")
-    return 0 if all(each in (EQUAL, REFUSED) for entry in entries.values() for each in entry["uses"].values()) else 1
+    sys.stdout.write("\n".join(table(entries)) + "\n")
+    return 1 if any(entry["wrong"] for entry in entries.values()) else 0
 
 
 if __name__ == "__main__":
