@@ -59,7 +59,7 @@ def measure(count: int, target: Target, folder: Path) -> dict[str, float]:
         for _ in range(3):
             new(*inputs)
         kernel = new._stark.kernel
-        if kernel is None or not kernel.is_like_before(inputs):
+        if kernel is None or not kernel.find_before(inputs):
             raise SystemExit(f"the kernel is not used the quick way: {kernel and kernel.reason}")
         rounds = [(us_per_call(new), us_per_call(kernel._module)) for _ in range(ROUNDS)]
     return {"inputs": count, "drop_in_us": min(each[0] for each in rounds), "bare_us": min(each[1] for each in rounds)}

@@ -37,6 +37,9 @@ IS_RANDOM = CHANGES_STATE = False
 
 ALIGNMENT = 16  # bytes: kernels load several numbers at a time
 ROUGHLY = 0.03  # of the largest value, in the comparison at the first call
+SCALES = (0.5, 0.02)  # by which weights are changed on trial; large results can overflow
+LEAST_MOVED, OFF_SHARE = 1e-3, 0.1  # of a result by changed weights: a module that noticed them is closer
+MAX_TRIED = 64  # weights; a kernel with more is made again when one is written
 LOADERS = ("load", "load_inline")
 INERT = (bool, int, float, complex, str, bytes, type(None), torch.dtype, torch.device, torch.Size)
 
@@ -169,6 +172,7 @@ IS_ONE = [*RESULT] == ["tensor"]
 # -- the original, as it was made and with any weights ----------------------------------------------------------------
 
 _pristine: dict[str, nn.Module] = {}  # by the arguments of their constructors; their weights hold no data
+_pristine_lock = threading.RLock()
 
 
 class _Plain(nn.Module):
@@ -205,7 +209,8 @@ def _run_original(key: str, weights: Weights, tensors: Tensors) -> list[torch.Te
         raise RuntimeError("Make a ModelNew with the same arguments first: this program needs it.")
     named = {f"model.{name}": weight for name, weight in weights.items()}
     given = tuple(_build(ARGUMENTS, tensors))
-    return _flatten(functional_call(_Plain(_pristine[key]), named, given, tie_weights=False))
+    with _pristine_lock:  # meanwhile the model holds these weights
+        return _flatten(functional_call(_Plain(_pristine[key]), named, given, tie_weights=False))
 
 
 def _weights_of(model: nn.Module) -> dict[str, torch.Tensor]:
@@ -222,6 +227,7 @@ def _kind(weight: torch.Tensor | None) -> str:
 
 _MODULE = frozenset(nn.Module().__dict__)  # names that every module has
 HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
+GLOBAL_HOOKS = [f"_global{name}" for name in HOOKS]
 _steps = 0  # of optimisers: fused ones write weights without a trace
 
 
@@ -238,38 +244,69 @@ class _Snapshot:
 
     def __init__(self, model: nn.Module) -> None:
         modules = list(model.modules())
-        self._model, self._own_ids = weakref.ref(model), list(map(id, vars(model).values()))
+        own = {name: value for name, value in vars(model).items() if name != "_stark"}
+        self._model, self._names, self._own = weakref.ref(model), list(own), list(own.values())
         places = [place for child in modules for place in (child._parameters, child._buffers)]
-        containers = [*map(vars, modules[1:]), *places, *(child._modules for child in modules)]
-        self._views = [container.values() for container in containers]  # these show what is there at any time
-        self._values = list(itertools.chain.from_iterable(self._views))
-        self._hooks = [child.__dict__[name] for child in modules[1:] for name in HOOKS]
-        kept = [value for child in modules for value in _own(child).values()]
-        others = [value for value in kept if isinstance(value, torch.Tensor)]
+        weights = [weight for place in places for weight in place.values() if weight is not None]
+        opened, others = _open_containers(value for child in modules for value in _own(child).values())
+        others = [each for each in others if not any(each is weight for weight in weights)]
         others += [child._buffers[name] for child in modules for name in child._non_persistent_buffers_set]
-        weights = [weight for place in places for weight in place.values()]
+        kinds = itertools.takewhile(lambda kind: kind is not nn.Module, type(model).__mro__)
+        containers = [*opened, *places, *(child._modules for child in modules), *map(vars, (*modules[1:], *kinds))]
+        mappings = [each for each in containers if not isinstance(each, list | tuple | set)]
+        # Views show what is there at any time.
+        self._keys = [mapping.keys() for mapping in mappings]
+        self._values = [mapping.values() for mapping in mappings]
+        self._values += [each for each in containers if isinstance(each, list | tuple | set)]
+        self._known_keys, self._known = list(_chain(self._keys)), list(_chain(self._values))
+        self._typed, self._type = [*modules[1:], *weights], type(model)
+        self._types = list(map(type, self._typed))
+        self._hooks = [child.__dict__[name] for child in modules[1:] for name in HOOKS]
         self._weights, self._others = _Stamps(weights), _Stamps(others)  # a kernel may have copied others
-        mutable = [value for value in kept if isinstance(value, list | dict | set)]
-        self._mutable = [(each, repr(each)) for each in mutable if "tensor(" not in repr(each)]
         self._is_inference = torch.is_inference_mode_enabled()
 
     def has_hooks(self) -> bool:
         return any(self._hooks)
 
+    def sees_all_writes(self) -> bool:
+        """True if torch counts how often each tensor is written that is no weight."""
+        return self._others.are_counted()
+
     def is_current(self, looks_at_values: bool, looks_at_layouts: bool = True) -> bool:
         """True if nothing was replaced since. With ``looks_at_values`` no weight was written either."""
         model = self._model()
         return (
-            model is not None
-            and list(map(id, model.__dict__.values())) == self._own_ids
-            and sum(map(len, self._views)) == len(self._values)
-            and all(map(operator.is_, itertools.chain.from_iterable(self._views), self._values))
+            type(model) is self._type
+            and len(model.__dict__) == len(self._names) + ("_stark" in model.__dict__)
+            and all(map(operator.is_, map(model.__dict__.get, self._names), self._own))
+            and sum(map(len, self._values)) == len(self._known)
+            and all(map(operator.is_, _chain(self._values), self._known))
+            and list(_chain(self._keys)) == self._known_keys
+            and list(map(type, self._typed)) == self._types
             and self._weights.are_current(looks_at_values, looks_at_layouts)
-            and self._others.are_current(True, looks_at_layouts)
+            and self._others.are_current(True, True)
             and not any(self._hooks)
             and self._is_inference == torch.is_inference_mode_enabled()
-            and all(repr(value) == text for value, text in self._mutable)
         )
+
+
+_chain = itertools.chain.from_iterable
+
+
+def _open_containers(values: Iterable[Any]) -> tuple[list[Any], list[torch.Tensor]]:
+    """Return all containers in some values, however deep, and all tensors in these."""
+    containers: list[Any] = []
+    tensors: list[torch.Tensor] = []
+    waiting, seen = list(values), set()
+    while waiting:
+        value = waiting.pop()
+        if isinstance(value, torch.Tensor):
+            tensors.append(value)
+        elif isinstance(value, list | tuple | set | dict) and id(value) not in seen:
+            seen.add(id(value))
+            containers.append(value)
+            waiting += value.values() if isinstance(value, dict) else value
+    return containers, tensors
 
 
 class _Stamps:
@@ -280,6 +317,9 @@ class _Stamps:
         self._counted = [tensor for tensor in self._tensors if not tensor.is_inference()]
         self._pointers, self._versions = self._find_pointers(), self._find_versions()
         self._layouts = self._find_layouts()
+
+    def are_counted(self) -> bool:
+        return len(self._counted) == len(self._tensors)
 
     def are_current(self, looks_at_values: bool, looks_at_layouts: bool) -> bool:
         return not self._tensors or (
@@ -336,7 +376,7 @@ def _is_same(one: Any, other: Any) -> bool:
     if isinstance(one, dict):
         return one.keys() == other.keys() and all(_is_same(one[key], other[key]) for key in one)
     if isinstance(one, types.FunctionType):
-        return one.__code__ is other.__code__
+        return one.__code__ is other.__code__ and not (one.__closure__ or one.__defaults__ or one.__kwdefaults__)
     return isinstance(one, INERT) and bool(one == other)
 
 
@@ -382,6 +422,8 @@ class _Kernel:
         self.key, self.snapshot, self.weights = state.key, _Snapshot(model), _weights_of(model)
         self._layouts, self._lock, self._is_warm = _layouts.setdefault(self.key, {}), threading.Lock(), False
         self._before: _Call | None = None
+        self._keeps_memory = False  # it returns memory that no tensor owns
+        self._stream: Any = None  # of its last call on a GPU
         self._make = functools.partial(_make_module, state.key, *state.arguments)
         self.reason = _why_never(model, self.snapshot) or _why_not_weights(self.weights)
         if self.reason is None:
@@ -400,25 +442,23 @@ class _Kernel:
         with self._lock:
             results = self._call(tensors)
             for number, stride in enumerate(layouts):
-                if results[number].stride() != stride or _owners(results[number]) != FRESH:
+                if self._keeps_memory or results[number].stride() != stride or _owners(results[number]) != FRESH:
                     results[number] = _copy(results[number], stride)
         return results
 
-    def is_like_before(self, args: Sequence[Any]) -> bool:
-        """True if a call is like the one before it in all that the guards look at. Quick."""
-        return (
-            self._before is not None
-            and self._before.is_like(args)
-            and self.snapshot.is_current(not _follows.get(self.key, False), looks_at_layouts=False)
-        )
+    def find_before(self, args: Sequence[Any]) -> _Call | None:
+        """Return the call before this one if this one is like it in all that the guards look at. Quick."""
+        before = self._before  # another thread may replace it
+        is_like = before is not None and before.is_like(args)
+        looks_at_values = not _follows.get(self.key, False)
+        return before if is_like and self.snapshot.is_current(looks_at_values, looks_at_layouts=False) else None
 
-    def run_again(self, args: Sequence[Any]) -> torch.Tensor:
-        """Return the one result of a call that is like the one before it."""
+    def run_again(self, before: _Call, args: Sequence[Any]) -> torch.Tensor:
+        """Return the one result of a call that is like one before it."""
         with self._lock:
             results = [self._module.forward(*args)]
-            stride = self._before.stride  # type: ignore[union-attr]
-            if results[0].stride() != stride or _owners(results[0]) != FRESH:
-                results[0] = _copy(results[0], stride)
+            if self._keeps_memory or results[0].stride() != before.stride or _owners(results[0]) != FRESH:
+                results[0] = _copy(results[0], before.stride)
         return results[0]
 
     def remember(self, tensors: Tensors) -> None:
@@ -434,11 +474,22 @@ class _Kernel:
         with contextlib.ExitStack() as stack:
             if not self._is_warm:
                 stack.enter_context(_own_names())  # it may build an extension at its first call
-            if DEVICE == "cuda" and tensors and tensors[0].device.index != torch.cuda.current_device():
+            if DEVICE == "cuda" and tensors:
                 stack.enter_context(torch.cuda.device(tensors[0].device))
+                self._order_streams()
             results = _flatten(self._module.forward(*_build(ARGUMENTS, tensors)))
         self._is_warm = True
         return results
+
+    def _order_streams(self) -> None:
+        """Wait for the last call if it was on another stream: the kernel may keep memory from call to call."""
+        if torch.cuda.is_current_stream_capturing():
+            _captured.add(self)  # the graph uses what the kernel keeps
+            return
+        stream = torch.cuda.current_stream()
+        if self._stream is not None and self._stream != stream:
+            stream.wait_stream(self._stream)
+        self._stream = stream
 
     def _run_first(self, tensors: Tensors) -> list[torch.Tensor]:
         """Compare the kernel with the original on inputs of a new shape. After a wrong result it is not used again."""
@@ -448,8 +499,11 @@ class _Kernel:
         pristine = _Snapshot(_pristine[self.key])
         with torch.no_grad(), _same_random_numbers() as again:
             with _refusing(self, "fails on this machine"), self._lock:
+                first, second = self._call(tensors), self._call(tensors)
+                self._keeps_memory |= any(map(operator.eq, map(_memory, first), map(_memory, second)))
+                self._find_out_if_it_follows(tensors, again)
+                again()
                 found = [result.clone() for result in self._call(tensors)]
-                self._find_out_if_it_follows(tensors)
             again()
             expected = _run_original(self.key, self.weights, tensors)
         given = {_memory(tensor) for tensor in (*tensors, *self.weights.values())}
@@ -463,28 +517,73 @@ class _Kernel:
             self._layouts[tuple([tensor.shape for tensor in tensors])] = [result.stride() for result in expected]
         return expected
 
-    def _find_out_if_it_follows(self, tensors: Tensors) -> None:
+    def _find_out_if_it_follows(self, tensors: Tensors, again: Callable[[], None]) -> None:
         """Find out once if the kernel notices written weights. If not, a new module of it has to notice them."""
-        floats = [name for name, weight in self.weights.items() if weight.is_floating_point()]
-        if self.key in _follows or not floats or IS_RANDOM:
-            _follows.setdefault(self.key, not floats)
+        if self.key in _follows:
             return
         with torch.inference_mode(False):
             copies = {id(weight): weight.detach().clone() for weight in self.weights.values()}
-            weights = {name: copies[id(weight)] for name, weight in self.weights.items()}  # tied ones stay tied
-        kept = self._make(weights)
-        kept.forward(*_build(ARGUMENTS, tensors))
-        with torch.inference_mode(False), torch.no_grad():
-            for copied in filter(torch.is_floating_point, copies.values()):
-                copied.mul_(1.5).add_(0.25)
-        right = _run_original(self.key, weights, tensors)
-        _follows[self.key], is_right_anew = (
-            all(map(_is_close, _flatten(module.forward(*_build(ARGUMENTS, tensors))), right))
-            for module in (kept, self._make(weights))
+        weights = {name: copies[id(weight)] for name, weight in self.weights.items()}  # tied ones stay tied
+
+        def run(module: nn.Module | None) -> list[torch.Tensor]:
+            again()
+            if module is None:
+                return _run_original(self.key, weights, tensors)
+            return [result.clone() for result in _flatten(module.forward(*_build(ARGUMENTS, tensors)))]
+
+        def is_noticed(changed: Tensors, module: Callable[[], nn.Module]) -> bool | None:
+            """Return if a module computes with changed weights; None if no result shows the change."""
+            for scale in SCALES:
+                with _changed(changed, scale):
+                    right, found = run(None), run(module())
+                moved, off = list(map(_distance, right, before)), list(map(_distance, found, right))
+                if max(10 * rounding, LEAST_MOVED) <= max(moved) < float("inf"):
+                    return all(mine <= OFF_SHARE * most + 2 * rounding for mine, most in zip(off, moved, strict=True))
+            return None
+
+        before, kept = run(None), self._make(weights)
+        rounding = max(1e-6, *map(_distance, run(kept), before))
+        _follows[self.key] = len(copies) <= MAX_TRIED and all(
+            is_noticed([each], lambda: kept) for each in copies.values()
         )
-        if not is_right_anew:
+        if copies and is_noticed(list(copies.values()), lambda: self._make(weights)) is False:
             _unfit[self.key] = "the kernel keeps what it derived from weights after they change"
             raise _Unfit(_unfit[self.key])
+
+
+_captured: set[_Kernel] = set()  # by CUDA graphs: they have to live on
+
+
+@contextlib.contextmanager
+def _changed(weights: Tensors, scale: float) -> Iterator[None]:
+    """Change weights, each number by about its own size times ``scale``, and set them back."""
+    kept = [weight.clone() for weight in weights]
+    try:
+        for number, weight in enumerate(weights):
+            weight.copy_(_alter(weight, scale, number))
+        yield
+    finally:
+        for weight, old in zip(weights, kept, strict=True):
+            weight.copy_(old)
+
+
+def _alter(weight: torch.Tensor, scale: float, seed: int) -> torch.Tensor:
+    if weight.dtype == torch.bool:
+        return ~weight
+    if not _is_inexact(weight):
+        return weight.flatten().flip(0).view_as(weight)  # the same numbers: they may be indices
+    numbers = torch.randn(weight.shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float32)
+    return weight + (scale * (weight.abs().mean() + 0.01) * numbers.to(weight.device)).to(weight.dtype)
+
+
+def _distance(one: torch.Tensor, other: torch.Tensor) -> float:
+    """Return how far two results are apart, as a share of the larger one; of integers how many differ."""
+    if one.shape != other.shape or not one.numel():
+        return float(one.shape != other.shape)
+    if not _is_inexact(one):
+        return float((one != other).float().mean())
+    share = (one - other).abs().max() / (other.abs().max() + 1e-30)
+    return float(share) if bool(share.isfinite()) else float("inf")
 
 
 class _Call:
@@ -498,24 +597,27 @@ class _Call:
         own = guards.TensorGuards(*tensors, *weights, dynamic_dims_sizes=shapes, dynamic_dims_strides=strides)
         self.stride, self._weights, self._check = stride, weights, own.check
         self._check_globals = guards.GlobalStateGuard().check
-        self._device = _current_device()
+        self._stream = _find_stream()
 
     def is_like(self, args: Sequence[Any]) -> bool:
-        """True if inputs, weights and torch's state are alike; what tensors hold does not matter."""
+        """True if inputs, weights and torch's state are the same but for the values of tensors."""
         for tensor in args:
-            if type(tensor) is not torch.Tensor or tensor.data_ptr() % ALIGNMENT:
+            if type(tensor) is not torch.Tensor or tensor.is_nested:  # the check below would end the process
                 return False
-        return (
-            len(args) == len(DTYPES)
-            and self._check_globals()
-            and self._check(*args, *self._weights)
-            and _current_device() == self._device
-            and _why_not_now() is None
-        )
+        if not (len(args) == len(DTYPES) and self._check_globals() and self._check(*args, *self._weights)):
+            return False
+        for tensor in args:
+            if tensor.data_ptr() % ALIGNMENT:
+                return False
+        return _why_not_now() is None and _find_stream() == self._stream
 
 
-def _current_device() -> int | None:
-    return torch.cuda.current_device() if DEVICE == "cuda" else None
+def _find_stream() -> tuple[int, int] | None:
+    """Return the current device and stream of a GPU; nothing of a stream that is captured."""
+    if DEVICE == "cpu" or torch.cuda.is_current_stream_capturing():
+        return None
+    device = torch._C._cuda_getDevice()
+    return device, torch._C._cuda_getCurrentRawStream(device)
 
 
 def _make_module(key: str, args: Sequence[Any], kwargs: Mapping[str, Any], weights: Weights) -> nn.Module:
@@ -685,9 +787,12 @@ def _why_never(model: ModelNew, snapshot: _Snapshot) -> str | None:
         return "the model was made with other arguments than the judged one"
     if snapshot.has_hooks():
         return "a module inside has hooks"
-    for kind in type(model).__mro__[: type(model).__mro__.index(ModelNew)]:
-        own = {name for name in vars(kind) if hasattr(_original.Model, name) and not name.startswith("__")}
-        if own - {"forward"}:
+    if not snapshot.sees_all_writes():
+        return "a tensor of the model was made in inference mode, where torch does not count writes"
+    for kind in type(model).__mro__[: type(model).__mro__.index(ModelNew) + 1]:
+        known = _names_of_model if kind is ModelNew else {"forward"}
+        own = {name for name in vars(kind).keys() - known if hasattr(_original.Model, name)}
+        if own := {name for name in own if not name.startswith("__")}:
             return f"{kind.__name__} overrides {', '.join(sorted(own))}"
     return _why_changed(model, _pristine[state.key])
 
@@ -721,7 +826,7 @@ def _why_not_now() -> str | None:
         return "a transform of torch.func or forward-mode differentiation is active"
     if torch._C._len_torch_function_stack() or torch.get_default_dtype() is not torch.float32:
         return "another default device or type is set"
-    if torch_module._global_forward_hooks or torch_module._global_forward_pre_hooks:
+    if any(map(vars(torch_module).__getitem__, GLOBAL_HOOKS)):
         return "hooks are set for all modules"
     return None
 
@@ -729,6 +834,8 @@ def _why_not_now() -> str | None:
 def _why_not(tensors: Tensors) -> str | None:
     """Return why a call cannot use the kernel, apart from the sizes of its inputs."""
     for tensor, dtype in zip(tensors, DTYPES, strict=True):
+        if tensor.is_nested:
+            return "an input is a nested tensor"
         if tensor.dtype is not dtype:
             return f"an input is {tensor.dtype}; the kernel was judged with {dtype}"
         if tensor.device.type != DEVICE or tensor.device != tensors[0].device:
@@ -791,9 +898,13 @@ class _State:
         self.depends_on_mode = _depends_on_mode(model)
         self.kernel: _Kernel | None = None  # for the model as it was at the last call
         self.flags: dict[tuple[bool, ...], list[bool]] = {}  # results that need gradients, by tensors that do
+        self._model = weakref.ref(model)
         _keep_pristine(self.key, args, kwargs)
         self.name = f"{self.key}/{next(_numbers)}"
         _models[self.name] = model
+
+    def is_of(self, model: ModelNew) -> bool:
+        return self._model() is model
 
     def kernel_of(self, model: ModelNew) -> _Kernel:
         """Return the kernel for the model as it is now."""
@@ -833,11 +944,11 @@ class ModelNew(_original.Model):  # type: ignore[name-defined, misc]
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         state, is_traced = self._stark, _is_traced()
-        if state is None or (not is_traced and torch._C._len_torch_dispatch_stack()):
-            return super().forward(*args, **kwargs)  # something observes torch's operators
+        if state is None or (not is_traced and (torch._C._len_torch_dispatch_stack() or not state.is_of(self))):
+            return super().forward(*args, **kwargs)  # something observes torch's operators, or this is a shallow copy
         kernel = state.kernel
-        if not is_traced and kernel is not None and not kwargs and kernel.is_like_before(args):
-            return kernel.run_again(args)
+        if not is_traced and kernel is not None and not kwargs and (before := kernel.find_before(args)):
+            return kernel.run_again(before, args)
         return self._find_way(args, kwargs)
 
     def _find_way(self, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
@@ -898,4 +1009,5 @@ class ModelNew(_original.Model):  # type: ignore[name-defined, misc]
         return super().forward(*args, **kwargs or {})
 
 
+_names_of_model = frozenset(vars(ModelNew))
 ModelNew.forward.__signature__ = inspect.signature(_original.Model.forward)  # type: ignore[attr-defined]
