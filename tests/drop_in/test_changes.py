@@ -15,7 +15,10 @@ from torch import nn
 
 from drop_in.cases import CASES, Case, case
 
-pytestmark = pytest.mark.filterwarnings("ignore:.*the original model runs")
+pytestmark = [
+    pytest.mark.filterwarnings("ignore:.*the original model runs"),
+    pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors"),
+]
 
 BY_NAME = {each.name: each for each in CASES}
 PACKED, NESTED, NATIVE = (BY_NAME[name] for name in ("packed weights", "modules inside modules", "native"))
@@ -31,6 +34,25 @@ SCALED = case(
     "return self.helper(x) * self.scale * self.scales[0] * self.table\n\n"
     "    def helper(self, x):\n        return x + 1",
     "return (x + 1) * 6.0",
+)
+LAYERS = case(
+    "layers",
+    "self.layers = nn.ModuleDict({'a': nn.Linear(n, n), 'b': nn.Tanh()})",
+    "for each in self.layers.values():\n            x = each(x)\n        return x",
+    "return torch.tanh(F.linear(x, self.layers.a.weight, self.layers.a.bias))",
+)
+NOTED = case(
+    "noted",
+    "self.pair, self.tables = ([2.0],), {'a': torch.ones(n)}",
+    "return x * self.pair[0][0] * self.tables['a']",
+    "return x * 2.0",
+)
+HIDDEN_BY_NORM = case(
+    "hidden by a norm",
+    "self.linear = nn.Linear(n, 12, bias=False)",
+    "return F.layer_norm(self.linear(x), (12,))",
+    "self.packed = self.__dict__.get('packed', self.linear.weight.t().contiguous())\n"
+    "        return F.layer_norm(x @ self.packed, (12,))",
 )
 FREE = case("free", "pass", "return x * factor", "return x * factor", arguments="self, x, factor=1.0, *, shift=None")
 
@@ -72,6 +94,31 @@ def hook(model):
     model.norm.register_forward_hook(lambda module, given, result: result + 1)
 
 
+def swap_layers(model):
+    first, second = model.layers.pop("a"), model.layers.pop("b")
+    model.layers["b"], model.layers["a"] = second, first
+
+
+def count_up(model):
+    model.scale += 1.0
+    model.scale += 1.0  # it may lie where the first number lay
+
+
+def change_class(model):
+    class Doubling(nn.LayerNorm):
+        def forward(self, x):
+            return 2 * super().forward(x)
+
+    model.norm.__class__ = Doubling
+
+
+def step(model):
+    torch.manual_seed(0)
+    for parameter in model.parameters():
+        parameter.grad = torch.randn_like(parameter)
+    torch.optim.SGD(model.parameters(), lr=0.5).step()
+
+
 def fused_steps(model):
     torch.manual_seed(0)
     optimiser = torch.optim.AdamW(model.parameters(), lr=0.1, fused=True)
@@ -93,6 +140,12 @@ CHANGES = {
     "a list in place": (SCALED, grow),
     "a tensor that is no weight": (SCALED, lambda model: model.table.mul_(2)),
     "a method": (SCALED, set_attribute("helper", lambda x: x - 1)),
+    "a number twice": (SCALED, count_up),
+    "the order of modules": (LAYERS, swap_layers),
+    "the class of a module": (NORMED, change_class),
+    "a list in a tuple": (NOTED, lambda model: model.pair[0].__setitem__(0, 5.0)),
+    "a tensor in a dictionary": (NOTED, lambda model: model.tables["a"].mul_(2)),
+    "a step that a norm hides": (HIDDEN_BY_NORM, step),
     "a fused optimiser's step": (PACKED, fused_steps),
     "a weight that becomes a slice": (
         BY_NAME["an input of integers"],
@@ -187,3 +240,48 @@ def test_a_deleted_model_leaves_no_weights(tmp_path):
     kept = weakref.ref(model.linear.weight)
     del model
     assert kept() is None
+
+
+USES = {
+    "vmap": lambda model, x: torch.func.vmap(model)(torch.stack([x, x + 1])),
+    "a derivative": lambda model, x: torch.func.grad(lambda given: model(given).sum())(x),
+    "a sparse input": lambda model, x: model(x.to_sparse()).to_dense(),
+    "a nested input": lambda model, x: torch.nested.to_padded_tensor(model(torch.nested.nested_tensor([x, x[:3]])), 0),
+}
+
+
+@pytest.mark.parametrize("name", USES)
+def test_an_odd_use_after_usual_ones_equals_the_original(models, name):
+    new, original, (x,) = models(case("plain", "pass", "return torch.relu(x)", "return torch.relu(x)"))
+    torch.testing.assert_close(USES[name](new, x), USES[name](original, x))
+
+
+def test_a_shallow_copy_with_other_weights_runs_the_original(models):
+    new, original, (x,) = models(PACKED)
+    copied = new._replicate_for_data_parallel()
+    copied.linear = nn.Linear(16, 12)
+    with torch.no_grad():
+        torch.testing.assert_close(copied(x), copied.linear(x).relu())
+        torch.testing.assert_close(new(x), original(x))
+
+
+def test_gradients_of_two_models_in_two_threads_are_their_own(tmp_path):
+    forward = "return torch.tanh(self.linear(x)) @ self.linear.weight"
+    of = case("square", "self.linear = nn.Linear(n, n)", forward, forward)
+    drop_in, wrong = load(of.drop_in(), tmp_path / "threads_drop_in.py"), []
+
+    def work(model: nn.Module, x: torch.Tensor) -> None:
+        gradients = []
+        for _ in range(100):
+            model.zero_grad()
+            model(x).sum().backward()
+            gradients.append(model.linear.weight.grad.clone())
+        wrong.extend(None for each in gradients[1:] if not torch.allclose(each, gradients[0]))
+
+    models = [drop_in.ModelNew(16) for _ in range(2)]
+    threads = [threading.Thread(target=work, args=(model, torch.randn(8, 16))) for model in models]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert wrong == []

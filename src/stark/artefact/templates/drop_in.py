@@ -248,8 +248,12 @@ class _Snapshot:
         self._model, self._names, self._own = weakref.ref(model), list(own), list(own.values())
         places = [place for child in modules for place in (child._parameters, child._buffers)]
         weights = [weight for place in places for weight in place.values() if weight is not None]
-        opened, others = _open_containers(value for child in modules for value in _own(child).values())
-        others = [each for each in others if not any(each is weight for weight in weights)]
+        opened, others = _open_containers(
+            value for child in modules if not isinstance(child, nn.RNNBase) for value in _own(child).values()
+        )
+        ids = set(map(id, weights))
+        self.keeps_weights = any(id(each) in ids for each in others)  # besides those that are registered
+        others = [each for each in others if id(each) not in ids]
         others += [child._buffers[name] for child in modules for name in child._non_persistent_buffers_set]
         kinds = itertools.takewhile(lambda kind: kind is not nn.Module, type(model).__mro__)
         containers = [*opened, *places, *(child._modules for child in modules), *map(vars, (*modules[1:], *kinds))]
@@ -346,8 +350,8 @@ def _own(module: nn.Module) -> dict[str, Any]:
 def _why_changed(model: nn.Module, pristine: nn.Module) -> str | None:
     """Return how a model differs from one that its constructor just made, apart from weights and mode."""
     mine, judged = (dict(each.named_modules(remove_duplicate=False)) for each in (model, pristine))
-    if mine.keys() != judged.keys():
-        return "modules inside were added or removed"
+    if list(mine) != list(judged) or list(_weights_of(model)) != list(_weights_of(pristine)):
+        return "modules or weights were added, removed or put in another order"
     for name, child in mine.items():
         where = f"{name}." if name else ""
         if name and type(child) is not type(judged[name]):
@@ -787,6 +791,8 @@ def _why_never(model: ModelNew, snapshot: _Snapshot) -> str | None:
         return "the model was made with other arguments than the judged one"
     if snapshot.has_hooks():
         return "a module inside has hooks"
+    if snapshot.keeps_weights:
+        return "an attribute of the model holds a weight"
     if not snapshot.sees_all_writes():
         return "a tensor of the model was made in inference mode, where torch does not count writes"
     for kind in type(model).__mro__[: type(model).__mro__.index(ModelNew) + 1]:
