@@ -227,7 +227,6 @@ def _kind(weight: torch.Tensor | None) -> str:
 
 _MODULE = frozenset(nn.Module().__dict__)  # names that every module has
 HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
-GLOBAL_HOOKS = [f"_global{name}" for name in HOOKS]
 _steps = 0  # of optimisers: fused ones write weights without a trace
 
 
@@ -832,7 +831,12 @@ def _why_not_now() -> str | None:
         return "a transform of torch.func or forward-mode differentiation is active"
     if torch._C._len_torch_function_stack() or torch.get_default_dtype() is not torch.float32:
         return "another default device or type is set"
-    if any(map(vars(torch_module).__getitem__, GLOBAL_HOOKS)):
+    if (
+        torch_module._global_forward_hooks
+        or torch_module._global_forward_pre_hooks
+        or torch_module._global_backward_hooks
+        or torch_module._global_backward_pre_hooks
+    ):
         return "hooks are set for all modules"
     return None
 
