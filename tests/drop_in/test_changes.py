@@ -202,6 +202,16 @@ def test_threads_do_not_share_kept_memory(models):
     assert wrong == []
 
 
+def test_memory_without_an_owner_is_not_handed_out_twice(models):
+    kernel = "torch.mul(x, 2, out=torch.from_numpy(KEPT)); return torch.from_numpy(KEPT)"
+    before = "import numpy\nKEPT = numpy.zeros((8, 16), dtype='float32')\n\n\n"
+    new, original, (x,) = models(case("numpy", "pass", "return x * 2", kernel, before=before))
+    with torch.no_grad():
+        results = [new(x + number) for number in range(3)]
+    for number, result in enumerate(results):
+        torch.testing.assert_close(result, original(x + number))
+
+
 def test_a_kernel_that_keeps_derived_weights_outside_of_itself_is_not_used(tmp_path):
     of = case(
         "global cache",

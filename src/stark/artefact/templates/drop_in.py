@@ -404,6 +404,7 @@ def _depends_on_mode(model: nn.Module) -> bool:
 _layouts: dict[str, dict[Shapes, list[tuple[int, ...]]]] = {}  # strides of the original's results
 _follows: dict[str, bool] = {}  # True if a kernel computes with weights as they are, False if it keeps what it derived
 _unfit: dict[str, str] = {}  # reasons that hold whatever the weights are
+_keep_memory: set[str] = set()  # of kernels that return the same memory every time, perhaps without an owner
 
 
 @contextlib.contextmanager
@@ -425,13 +426,17 @@ class _Kernel:
         self.key, self.snapshot, self.weights = state.key, _Snapshot(model), _weights_of(model)
         self._layouts, self._lock, self._is_warm = _layouts.setdefault(self.key, {}), threading.Lock(), False
         self._before: _Call | None = None
-        self._keeps_memory = False  # it returns memory that no tensor owns
         self._stream: Any = None  # of its last call on a GPU
         self._make = functools.partial(_make_module, state.key, *state.arguments)
         self.reason = _why_never(model, self.snapshot) or _why_not_weights(self.weights)
         if self.reason is None:
             with _refusing(self, "cannot be built here"):
                 self._module = self._make(self.weights)
+
+    def why_not(self, tensors: Tensors) -> str | None:
+        """Return why the kernel cannot be used with these inputs, apart from what they are by themselves."""
+        is_elsewhere = any(weight.device != tensors[0].device for weight in self.weights.values()) if tensors else False
+        return self.reason or ("the inputs are on another device than the weights" if is_elsewhere else None)
 
     def is_current(self) -> bool:
         """True if the model has not changed since. Written weights matter if the kernel keeps what it derived."""
@@ -445,7 +450,7 @@ class _Kernel:
         with self._lock:
             results = self._call(tensors)
             for number, stride in enumerate(layouts):
-                if self._keeps_memory or results[number].stride() != stride or _owners(results[number]) != FRESH:
+                if self.key in _keep_memory or results[number].stride() != stride or _owners(results[number]) != FRESH:
                     results[number] = _copy(results[number], stride)
         return results
 
@@ -460,7 +465,7 @@ class _Kernel:
         """Return the one result of a call that is like one before it."""
         with self._lock:
             results = [self._module.forward(*args)]
-            if self._keeps_memory or results[0].stride() != before.stride or _owners(results[0]) != FRESH:
+            if self.key in _keep_memory or results[0].stride() != before.stride or _owners(results[0]) != FRESH:
                 results[0] = _copy(results[0], before.stride)
         return results[0]
 
@@ -503,7 +508,8 @@ class _Kernel:
         with torch.no_grad(), _same_random_numbers() as again:
             with _refusing(self, "fails on this machine"), self._lock:
                 first, second = self._call(tensors), self._call(tensors)
-                self._keeps_memory |= any(map(operator.eq, map(_memory, first), map(_memory, second)))
+                if any(map(operator.eq, map(_memory, first), map(_memory, second))):
+                    _keep_memory.add(self.key)
                 self._find_out_if_it_follows(tensors, again)
                 again()
                 found = [result.clone() for result in self._call(tensors)]
@@ -711,7 +717,7 @@ def _run_operator(name: str, tensors: list[torch.Tensor], weights: list[torch.Te
     model = _models.get(name)
     kernel = model._stark.kernel_of(model) if model is not None else None
     if kernel and [each.data_ptr() for each in kernel.weights.values()] == [each.data_ptr() for each in weights]:
-        reason = _why_not(tensors) or _why_not_sizes(tensors) or kernel.reason
+        reason = _why_not(tensors) or _why_not_sizes(tensors) or kernel.why_not(tensors)
         if reason is None:
             return kernel.run(tensors)  # type: ignore[no-any-return]
         _warn(reason)
@@ -979,7 +985,7 @@ class ModelNew(_original.Model):  # type: ignore[name-defined, misc]
         reason = reason or _why_not_sizes(tensors) or _why_not_now()
         if reason is None:
             kernel = self._stark.kernel_of(self)
-            reason = kernel.reason
+            reason = kernel.why_not(tensors)
         if reason is not None:
             return self._run_original(reason, args)
         try:
