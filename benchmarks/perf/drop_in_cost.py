@@ -1,6 +1,6 @@
 """Measures the cost of a drop-in's guards: a call of the drop-in next to a call of the bare kernel, in turns.
 
-    python benchmarks/perf/drop_in.py [--target cpu|cuda] [--save]
+    python benchmarks/perf/drop_in_cost.py [--target cpu|cuda] [--save]
 
 The kernel adds up to four small tensors, so that the time is the host's. Each side is timed in rounds of many calls;
 the fastest round of each counts. A GPU computes behind the host, and each round waits for it.
