@@ -253,6 +253,9 @@ def test_a_deleted_model_leaves_no_weights(tmp_path):
 
 
 USES = {
+    "torch.fx": lambda model, x: torch.fx.symbolic_trace(model)(x),
+    "torch.fx of a model around it": lambda model, x: torch.fx.symbolic_trace(nn.Sequential(model, nn.ReLU()))(x),
+    "TorchScript": lambda model, x: torch.jit.script(model)(x),
     "vmap": lambda model, x: torch.func.vmap(model)(torch.stack([x, x + 1])),
     "a derivative": lambda model, x: torch.func.grad(lambda given: model(given).sum())(x),
     "a sparse input": lambda model, x: model(x.to_sparse()).to_dense(),

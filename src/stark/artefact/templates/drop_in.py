@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import gc
 import hashlib
 import inspect
 import itertools
@@ -17,8 +18,10 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch._C._dynamo import guards
 from torch.autograd import forward_ad
 from torch.func import functional_call
+from torch.fx import _symbolic_trace
 from torch.nn.modules import module as torch_module
 from torch.optim.optimizer import register_optimizer_step_post_hook
 from torch.utils import cpp_extension
@@ -243,8 +246,6 @@ class _Snapshot:
 
     def __init__(self, model: nn.Module) -> None:
         modules = list(model.modules())
-        own = {name: value for name, value in vars(model).items() if name != "_stark"}
-        self._model, self._names, self._own = weakref.ref(model), list(own), list(own.values())
         places = [place for child in modules for place in (child._parameters, child._buffers)]
         weights = [weight for place in places for weight in place.values() if weight is not None]
         opened, others = _open_containers(
@@ -254,13 +255,20 @@ class _Snapshot:
         self.keeps_weights = any(id(each) in ids for each in others)  # besides those that are registered
         others = [each for each in others if id(each) not in ids]
         others += [child._buffers[name] for child in modules for name in child._non_persistent_buffers_set]
-        kinds = itertools.takewhile(lambda kind: kind is not nn.Module, type(model).__mro__)
-        containers = [*opened, *places, *(child._modules for child in modules), *map(vars, (*modules[1:], *kinds))]
-        mappings = [each for each in containers if not isinstance(each, list | tuple | set)]
+        kinds = [
+            _dict_of(kind) for kind in itertools.takewhile(lambda kind: kind is not nn.Module, type(model).__mro__)
+        ]
+        containers = [*opened, *places, *(child._modules for child in modules), *map(vars, modules[1:]), *kinds]
+        mappings = [each for each in containers if isinstance(each, dict)]
+        self._lists = [each for each in containers if not isinstance(each, dict)]
+        self._listed = list(_chain(self._lists))
+        self._mappings = mappings
+        self._writes = self._count_writes(model)  # first: another thread may write meanwhile
+        own = {name: value for name, value in vars(model).items() if name != "_stark"}
+        self._model, self._names, self._own = weakref.ref(model), list(own), list(own.values())
         # Views show what is there at any time.
         self._keys = [mapping.keys() for mapping in mappings]
         self._values = [mapping.values() for mapping in mappings]
-        self._values += [each for each in containers if isinstance(each, list | tuple | set)]
         self._known_keys, self._known = list(_chain(self._keys)), list(_chain(self._values))
         self._typed, self._type = [*modules[1:], *weights], type(model)
         self._types = list(map(type, self._typed))
@@ -280,19 +288,43 @@ class _Snapshot:
         model = self._model()
         return (
             type(model) is self._type
-            and len(model.__dict__) == len(self._names) + ("_stark" in model.__dict__)
-            and all(map(operator.is_, map(model.__dict__.get, self._names), self._own))
-            and sum(map(len, self._values)) == len(self._known)
-            and all(map(operator.is_, _chain(self._values), self._known))
-            and list(_chain(self._keys)) == self._known_keys
+            and (self._count_writes(model) == self._writes or self._has_same_names(model))
             and list(map(type, self._typed)) == self._types
+            and (not self._lists or self._has_same_lists())
             and self._weights.are_current(looks_at_values, looks_at_layouts)
             and self._others.are_current(True, True)
             and not any(self._hooks)
             and self._is_inference == torch.is_inference_mode_enabled()
         )
 
+    def _count_writes(self, model: nn.Module) -> list[Any]:
+        return [_count_writes(model.__dict__), *map(_count_writes, self._mappings)]
 
+    def _has_same_names(self, model: nn.Module) -> bool:
+        """True if what was written meanwhile is what was there."""
+        writes, own = self._count_writes(model), model.__dict__
+        is_same = (
+            len(own) == len(self._names) + ("_stark" in own)
+            and all(map(operator.is_, map(own.get, self._names), self._own))
+            and sum(map(len, self._values)) == len(self._known)
+            and all(map(operator.is_, _chain(self._values), self._known))
+            and list(_chain(self._keys)) == self._known_keys
+        )
+        self._writes = writes if is_same else self._writes
+        return is_same
+
+    def _has_same_lists(self) -> bool:
+        is_as_long = sum(map(len, self._lists)) == len(self._listed)
+        return is_as_long and all(map(operator.is_, _chain(self._lists), self._listed))
+
+
+def _dict_of(kind: type) -> Any:
+    """Return the dictionary behind the view that ``vars`` shows of a class."""
+    return next(each for each in gc.get_referents(vars(kind)) if isinstance(each, dict))
+
+
+# Returns a number that changes when a dictionary does. torch may change what is not public; then names are compared.
+_count_writes: Callable[[Any], Any] = getattr(guards, "dict_version", lambda mapping: object())
 _chain = itertools.chain.from_iterable
 
 
@@ -450,7 +482,11 @@ class _Kernel:
         with self._lock:
             results = self._call(tensors)
             for number, stride in enumerate(layouts):
-                if self.key in _keep_memory or results[number].stride() != stride or _owners(results[number]) != FRESH:
+                if (
+                    self.key in _keep_memory
+                    or results[number].stride() != stride
+                    or _count_owners(results[number]) != OWNERS
+                ):
                     results[number] = _copy(results[number], stride)
         return results
 
@@ -465,7 +501,7 @@ class _Kernel:
         """Return the one result of a call that is like one before it."""
         with self._lock:
             results = [self._module.forward(*args)]
-            if self.key in _keep_memory or results[0].stride() != before.stride or _owners(results[0]) != FRESH:
+            if self.key in _keep_memory or results[0].stride() != before.stride or _count_owners(results[0]) != OWNERS:
                 results[0] = _copy(results[0], before.stride)
         return results[0]
 
@@ -599,8 +635,6 @@ class _Call:
     """A call for which all guards held. torch's own guards of compiled code recognise another like it."""
 
     def __init__(self, tensors: Tensors, weights: Tensors, stride: tuple[int, ...]) -> None:
-        from torch._C._dynamo import guards
-
         shapes = [list(each.shape) for each in (*tensors, *weights)]
         strides = [list(each.stride()) for each in (*tensors, *weights)]
         own = guards.TensorGuards(*tensors, *weights, dynamic_dims_sizes=shapes, dynamic_dims_strides=strides)
@@ -653,20 +687,18 @@ def _make_module(key: str, args: Sequence[Any], kwargs: Mapping[str, Any], weigh
     return module
 
 
-def _owners(tensor: torch.Tensor) -> tuple[int, ...]:
+def _count_owners(tensor: torch.Tensor) -> tuple[int, ...]:
     """Count all that hold a tensor or its memory."""
-    if not hasattr(tensor, "_use_count"):
-        return ()
-    storage = tensor.untyped_storage()
-    return sys.getrefcount(tensor), tensor._use_count(), torch._C._storage_Use_Count(storage._cdata)
+    uses = torch._C._storage_Use_Count(tensor.untyped_storage()._cdata)
+    return sys.getrefcount(tensor), tensor._use_count(), uses
 
 
-def _owners_of_new() -> tuple[int, ...] | None:
+def _owners_of_new() -> tuple[int, ...]:
     results = [torch.empty(1)]
-    return _owners(results[0]) or None
+    return _count_owners(results[0])
 
 
-FRESH = _owners_of_new()
+OWNERS = _owners_of_new()
 
 
 def _memory(tensor: torch.Tensor) -> int:
@@ -886,6 +918,11 @@ def _needs_gradients(*tensors: Iterable[torch.Tensor]) -> bool:
     return torch.is_grad_enabled() and any(tensor.requires_grad for group in tensors for tensor in group)
 
 
+def _is_observed() -> bool:
+    """True if something records torch's operators, such as torch.fx: a kernel would hide them."""
+    return torch._C._len_torch_dispatch_stack() > 0 or _symbolic_trace._is_fx_tracing_flag
+
+
 def _is_traced() -> bool:
     """True if a program is made of this call."""
     return torch.compiler.is_dynamo_compiling() or torch._C._is_tracing() or torch.compiler.is_exporting()
@@ -958,10 +995,16 @@ class ModelNew(_original.Model):  # type: ignore[name-defined, misc]
         if kept is not None:
             self._stark = _State(self, *kept)
 
+    def __prepare_scriptable__(self) -> nn.Module:
+        """Return the original with the same modules and weights: TorchScript cannot compile what surrounds a kernel."""
+        model = _original.Model.__new__(_original.Model)
+        model.__dict__.update({name: value for name, value in vars(self).items() if name != "_stark"})
+        return model  # type: ignore[no-any-return]
+
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         state, is_traced = self._stark, _is_traced()
-        if state is None or (not is_traced and (torch._C._len_torch_dispatch_stack() or not state.is_of(self))):
-            return super().forward(*args, **kwargs)  # something observes torch's operators, or this is a shallow copy
+        if state is None or (not is_traced and (_is_observed() or not state.is_of(self))):
+            return super().forward(*args, **kwargs)  # what lacks a state is a copy
         kernel = state.kernel
         if not is_traced and kernel is not None and not kwargs and (before := kernel.find_before(args)):
             return kernel.run_again(before, args)
@@ -1026,4 +1069,4 @@ class ModelNew(_original.Model):  # type: ignore[name-defined, misc]
 
 
 _names_of_model = frozenset(vars(ModelNew))
-ModelNew.forward.__signature__ = inspect.signature(_original.Model.forward)  # type: ignore[attr-defined]
+ModelNew.forward.__wrapped__ = _original.Model.forward  # type: ignore[attr-defined]  # its signature, for torch.fx
