@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import ast
 import json
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from importlib.resources import files
 
@@ -17,7 +17,20 @@ from stark_worker.protocol.request import Precision, Target
 
 Place = tuple[int, int]  # the number of an input, and of one of its dimensions
 CASTS = {Precision.FP32: "None", Precision.BF16: "torch.bfloat16", Precision.FP16: "torch.float16"}
-BEGIN, END = "# [facts]", "# [end of facts]\n"
+PARTS = (  # of the file, in order; the part "facts" has the names and types of what is written for each kernel
+    "sources",
+    "nested",
+    "original",
+    "snapshots",
+    "changes",
+    "weights",
+    "results",
+    "calls",
+    "kernel",
+    "operators",
+    "guards",
+    "model",
+)
 
 
 @dataclass(frozen=True)
@@ -48,11 +61,43 @@ class Winner:
 
 
 def format_drop_in(winner: Winner) -> str:
-    """Return the file's text."""
-    template = files("stark.artefact").joinpath("templates/drop_in.py").read_text(encoding="utf-8")
-    before, _, rest = template.partition(BEGIN)
-    _, _, after = rest.partition(END)
-    return f"{before}{_format_facts(winner)}{after}"
+    """Return the file's text: the facts of the kernel, then all parts as one module."""
+    parts = [_read_part(name) for name in PARTS]
+    imports = "\n".join(_merge_imports(node for part in parts for node in part.imports))
+    return "\n\n\n".join([imports, _format_facts(winner), *(part.body for part in parts)]) + "\n"
+
+
+@dataclass(frozen=True)
+class _Part:
+    """One of the files that every drop-in consists of."""
+
+    imports: list[ast.Import | ast.ImportFrom]
+    body: str
+
+
+def _read_part(name: str) -> _Part:
+    source = files("stark.artefact").joinpath(f"templates/drop_in/{name}.py").read_text(encoding="utf-8")
+    module = ast.parse(source)
+    imports = [node for node in module.body if isinstance(node, ast.Import | ast.ImportFrom)]
+    body = "\n".join(source.splitlines()[imports[-1].end_lineno :]).strip("\n")
+    title = f"# -- {(ast.get_docstring(module) or name).rstrip('.')} "
+    return _Part(imports, f"{title:-<119}\n\n{body}")
+
+
+def _merge_imports(nodes: Iterable[ast.Import | ast.ImportFrom]) -> list[str]:
+    """Return one line for each imported module, torch's last. Parts do not import each other when they are one file."""
+    plain: set[str] = set()
+    names: dict[str, set[str]] = {}
+    for node in nodes:
+        if isinstance(node, ast.Import):
+            plain |= {alias.name for alias in node.names}
+        elif node.level == 0:
+            names.setdefault(str(node.module), set()).update(map(ast.unparse, node.names))
+    first = f"from __future__ import {', '.join(names.pop('__future__'))}"
+    lines = [f"import {name}" for name in plain] + [
+        f"from {module} import {', '.join(sorted(given))}" for module, given in names.items()
+    ]
+    return [first, "", *sorted(lines, key=lambda line: (line.split()[1].startswith("torch"), line[0] == "f", line))]
 
 
 def describe_sizes(winner: Winner) -> str:
@@ -111,8 +156,7 @@ SIZES: tuple[tuple[tuple[tuple[int, int], ...], int, int], ...] = {tuple(sizes)!
 CONSTRUCTED: dict[str, Any] = {json.loads(interface.construct)!r}
 ARGUMENTS: dict[str, Any] = {json.loads(interface.arguments)!r}
 RESULT: dict[str, Any] = {json.loads(interface.result)!r}
-IS_RANDOM, CHANGES_STATE = {interface.is_random}, {interface.changes_state}
-"""
+IS_RANDOM, CHANGES_STATE = {interface.is_random}, {interface.changes_state}"""
 
 
 def _literal(source: str) -> str:
