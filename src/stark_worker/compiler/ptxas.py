@@ -17,7 +17,7 @@ _IN_FUNCTION = re.compile(r"\s*in (?:the )?function '?(\w+)'?.*")
 
 @dataclass(frozen=True)
 class Resources:
-    """The resources that a kernel takes of the device. ``name`` is demangled; ``shared_bytes`` is its static shared memory."""
+    """The resources of a kernel. ``name`` is demangled; ``shared_bytes`` is its static shared memory."""
 
     name: str
     registers: int
