@@ -26,7 +26,7 @@ from stark.core.chat import Message, Reply, ReplyFault, ReplyForm
 from stark.core.interfaces import AttemptContext
 from stark.core.records import Ticket
 from stark.core.settings import Settings
-from stark.core.tree import Plan, Role
+from stark.core.tree import ROOT_ID, Plan, Role
 
 MIN_ADVICE_CHARACTERS = 80  # a shorter text is no advice
 FINAL_FAULTS = frozenset({ReplyFault.REFUSED, ReplyFault.PROMPT_TOO_LONG, ReplyFault.TOO_LARGE})
@@ -78,8 +78,8 @@ async def code(team: Team, ticket: Ticket, context: AttemptContext, made: Plan) 
     messages = team.prompts.code(window, made)
     answer, _, notes = await _converse(team, context, Role.CODE, messages, CODE_FORM, window, read_kernel)
     proposal = _make_proposal(Role.CODE, answer, notes, made)
-    if proposal.source is None or not made.grounded:
-        return proposal
+    if proposal.source is None or not made.grounded or ticket.parent.id == ROOT_ID:
+        return proposal  # a child of the root is a new file, so nearly all of it would count as outside
     share = anchors.measure_outside_share(ticket.parent.source or "", made.scaffold or "", proposal.source)
     return replace(proposal, outside_share=share)
 

@@ -10,6 +10,7 @@ import typer
 from stark.cli.options import RunFolder, RunName
 from stark.cli.stored_run import read_calls, read_final, read_models, read_run
 from stark.cli.terminal import screen, tree
+from stark.core.bound import stored_speed_of_light
 from stark.core.errors import UsageError
 from stark.core.tree import Role
 
@@ -30,7 +31,8 @@ def show(
             f"The run in {folder} has no node {node}.", f"Its nodes are {', '.join(map(str, sorted(by_id)))}."
         )
     parent_id = by_id[node].parent_id
-    tree.show_node(by_id[node], None if parent_id is None else by_id[parent_id], read_calls(folder, run, node))
+    limit = stored_speed_of_light(nodes)
+    tree.show_node(by_id[node], None if parent_id is None else by_id[parent_id], read_calls(folder, run, node), limit)
 
 
 def export(

@@ -16,6 +16,18 @@ BEATEN = 0.95  # of the bound: a time below it is no error of a measured peak
 
 
 @dataclass(frozen=True)
+class Rates:
+    """The least rates at which a kernel moves and computes: the least work of its task in its time."""
+
+    gb_s: float
+    tflops: float
+
+    def __str__(self) -> str:
+        computed = f", {self.tflops:.3g} TFLOP/s" if self.tflops else ""
+        return f"at least {self.gb_s:.4g} GB/s{computed}"
+
+
+@dataclass(frozen=True)
 class SpeedOfLight:
     """The bound of a task, given its fastest kernel so far.
 
@@ -35,6 +47,13 @@ class SpeedOfLight:
     def share(self, runtime_ms: float | None) -> float | None:
         """Return the share of the bound that a time reaches, 1.0 being the speed of light; None if it is not known."""
         return self.bound_ms / runtime_ms if self.bound_ms is not None and runtime_ms else None
+
+    def rates(self, runtime_ms: float | None) -> Rates | None:
+        """Return the rates that a time means; None without a time, or if shorter algebra needs less work."""
+        if not runtime_ms or self.is_followed:
+            return None
+        work = self.bound.work
+        return Rates(work.moved_bytes / runtime_ms / 1e6, sum(work.operations.values()) / runtime_ms / 1e9)
 
 
 def speed_of_light(bound: Bound | None, best_ms: float | None) -> SpeedOfLight | None:

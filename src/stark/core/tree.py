@@ -51,7 +51,8 @@ class Plan:
 class Attempt:
     """A workflow's result for one ticket. ``source`` is None if the reply held none; such a node is never built upon.
 
-    ``outside_share`` is the share of the change that fell outside the anchors, None if nothing was anchored.
+    ``outside_share`` is the share of the change that fell outside the anchors. It is None if nothing was anchored, and
+    for a child of the root, which is a new file.
     """
 
     role: Role

@@ -8,7 +8,6 @@ from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
-from itertools import islice
 
 from stark.core.chat import Message, Reply, ReplyForm
 from stark.core.errors import ModelRefused, ModelUnavailable, ReplyLost
@@ -48,7 +47,7 @@ class CandidateEvaluator:
 
     async def _evaluate(self, source: str, entry: Entry) -> EvalReport:
         request = make_request(self._task, source, self._settings.evaluation, entry)
-        return await self._evaluator.evaluate(replace(request, profile_below_ms=self._leader_ms()))
+        return await self._evaluator.evaluate(replace(request, profile_below_ms=self._profile_below_ms()))
 
     def _leads(self, report: EvalReport) -> bool:
         """True if it is faster than all before it, and was not timed in turns with the reference yet."""
@@ -60,16 +59,12 @@ class CandidateEvaluator:
     async def _time_in_turns(self, source: str) -> EvalReport:
         """Judge a new leader again, in turns with the reference: a machine's speed changes within minutes."""
         request = make_request(self._task, source, self._settings.evaluation)
-        in_turns = replace(request, opponent_source=self._task.source, profile_below_ms=self._leader_ms())
+        in_turns = replace(request, opponent_source=self._task.source, profile_below_ms=self._profile_below_ms())
         return await self._evaluator.evaluate(in_turns)
 
-    def _leader_ms(self) -> float:
-        """Return the time below which a candidate becomes a leader and gets a profile."""
-        windows = self._settings.windows
-        if not windows.profile:
-            return 0.0
-        ahead = [node.runtime_ms for node in islice(self._tree.ranked(), windows.leaders + 1)]
-        return ahead[-1] or 0.0 if len(ahead) > windows.leaders else ALWAYS_MS
+    def _profile_below_ms(self) -> float:
+        """Return the time below which a candidate gets a profile: every correct one does, or none."""
+        return ALWAYS_MS if self._settings.windows.profile else 0.0
 
 
 @dataclass(frozen=True)

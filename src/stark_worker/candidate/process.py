@@ -16,8 +16,11 @@ from typing import Any, NamedTuple
 
 import torch
 
-from stark_worker.candidate.profiler import format_table, own_share, profile_call
+from stark_worker.candidate.profile_table import Gpu as GpuFacts
+from stark_worker.candidate.profile_table import format_profile
+from stark_worker.candidate.profiler import own_share, profile_call
 from stark_worker.compiler import extension
+from stark_worker.compiler.ptxas import read_assembly
 from stark_worker.correctness.model import NO_MEMORY, forward, import_file
 from stark_worker.correctness.nested import layout, pack, tensors_in, unpack
 from stark_worker.correctness.weights import WeightSource, construct_model, copy_weights
@@ -246,13 +249,14 @@ class Server:
         return f"{dtype_name(tensor)}{list(tensor.shape)}{elsewhere}"
 
     def profile(self, model: Callable[..., Any]) -> dict[str, Any]:
-        """Profile a call on the first place; return the profile, ptxas's lines and the facts for labels."""
+        """Profile a call on the first place; return the profile and the facts for labels."""
         source = self.source_file.read_text(encoding="utf-8")
-        rows = profile_call(lambda: forward(model, self.arguments[0], 0), self.job.device != "cpu", source)
+        on_gpu = self.job.device != "cpu"
+        rows = profile_call(lambda: forward(model, self.arguments[0], 0), on_gpu, source)
         reports = [folder / RESOURCES_FILE for folder in self._used]
-        texts = [format_table(rows), *(path.read_text(encoding="utf-8") for path in reports if path.exists())]
+        assemblies = [read_assembly(path.read_text(encoding="utf-8")) for path in reports if path.exists()]
         return {
-            "profile": cut("\n".join(texts).strip()),
+            "profile": cut(format_profile(rows, assemblies, _gpu_facts() if on_gpu else None)),
             "own_share": own_share(rows),
             "extension": bool(self._used),
             "peak_bytes": self.device.peak_bytes(lambda: forward(model, self.arguments[0], 0)),
@@ -303,6 +307,11 @@ class Server:
                 did="failed", outcome=_outcome_of(error, log, outcome), log=log, dtype_mismatch="dtype" in log
             )
             sys.exit()
+
+
+def _gpu_facts() -> GpuFacts:
+    card = torch.cuda.get_device_properties(0)
+    return GpuFacts((card.major, card.minor), card.multi_processor_count)
 
 
 def _resolve(result: Any) -> Any:

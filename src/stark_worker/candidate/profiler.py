@@ -17,9 +17,7 @@ from typing import Any
 import torch
 from torch.profiler import ProfilerActivity
 
-from stark_worker.compiler.ptxas import MAX_LINES, MAX_NAME_LENGTH
-
-PROFILED_CALLS = 3
+PROFILED_CALLS, SLOW_S = 3, 0.3  # a call that takes longer is profiled once
 _UNNAMED = re.compile(r"\(anonymous namespace\)::|<unnamed>::|\b_GLOBAL__N_\w*::")
 _MANGLED = re.compile(r"_Z[NLK]*(?=\d)")
 _TRITON_SUFFIX = re.compile(r"(_\d[\dcde]*)+$")  # of older versions: which arguments are constants
@@ -27,32 +25,46 @@ _MACRO_OF_KERNELS = re.compile(r"#\s*define\s+(\w+)\((?:\\\s*\n|[^\n])*__global_
 
 
 @dataclass(frozen=True)
-class Row:
-    """A kernel or an operator with its time in one call; ``own`` is True if the candidate defines it."""
+class Launch:
+    """The launch of a kernel. ``shared_bytes`` is its static and dynamic shared memory; None if it is not known."""
 
+    grid: tuple[int, int, int]
+    block: tuple[int, int, int]
+    registers: int | None
+    shared_bytes: int | None
+
+
+@dataclass(frozen=True)
+class Row:
+    """A kernel or an operator: its time and its calls in one call of the model.
+
+    ``own`` is True if the candidate defines it.
+    """
+
+    name: str
     ms: float
-    what: str
     own: bool
+    calls: int = 1
+    launch: Launch | None = None
 
 
 def profile_call(call: Callable[[], Any], gpu: bool, source: str) -> list[Row]:
     """Return the GPU's kernels or the host's operators with their times, the longest first."""
+    began = time.perf_counter()
+    call()
+    if gpu:
+        torch.cuda.synchronize()
+    count = 1 if time.perf_counter() - began > SLOW_S else PROFILED_CALLS
     kinds = [ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if gpu else [])]
     with torch.profiler.profile(activities=kinds) as recorded:
         began = time.perf_counter()
-        for _ in range(PROFILED_CALLS):
+        for _ in range(count):
             call()
-        took_ms = (time.perf_counter() - began) * 1e3 / PROFILED_CALLS
+        took_ms = (time.perf_counter() - began) * 1e3 / count
         if gpu:
             torch.cuda.synchronize()
-    rows = _kernels(recorded, source) if gpu else _operators(recorded, took_ms)
+    rows = kernel_rows(_trace_events(recorded), count, source) if gpu else _operators(recorded, took_ms, count)
     return sorted(rows, key=lambda row: -row.ms)
-
-
-def format_table(rows: Sequence[Row]) -> str:
-    """Format the longest rows as text."""
-    total = sum(row.ms for row in rows) or 1.0
-    return "\n".join(f"{row.ms:9.4f} ms {row.ms / total:4.0%}  {row.what}" for row in rows[:MAX_LINES])
 
 
 def own_share(rows: Sequence[Row]) -> float:
@@ -60,36 +72,39 @@ def own_share(rows: Sequence[Row]) -> float:
     return sum(row.ms for row in rows if row.own) / (sum(row.ms for row in rows) or 1.0)
 
 
-def _operators(recorded: torch.profiler.profile, took_ms: float) -> list[Row]:
+def _operators(recorded: torch.profiler.profile, took_ms: float, count: int) -> list[Row]:
     """Return each operator's own time and the rest: a candidate's own kernel is no operator."""
     events = [event for event in recorded.key_averages() if event.device_type.name == "CPU"]
-    rows = [
-        Row(
-            event.self_cpu_time_total / 1e3 / PROFILED_CALLS,
-            f"{event.key[:MAX_NAME_LENGTH]} x{event.count // PROFILED_CALLS}",
-            False,
-        )
-        for event in events
-    ]
+    rows = [Row(event.key, event.self_cpu_time_total / 1e3 / count, False, event.count // count) for event in events]
     others_ms = max(took_ms - sum(row.ms for row in rows), 0.0)
-    return [*rows, Row(others_ms, "outside torch's operators", True)]
+    return [*rows, Row("outside torch's operators", others_ms, True)]
 
 
-def _kernels(recorded: torch.profiler.profile, source: str) -> list[Row]:
-    """Return the time of each kernel with its launch and occupancy, which only the exported trace has."""
+def _trace_events(recorded: torch.profiler.profile) -> list[dict[str, Any]]:
+    """Return all events. Only the exported trace has the launches of kernels."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder, "trace.json")
         recorded.export_chrome_trace(str(path))
-        events = json.loads(path.read_text(encoding="utf-8"))["traceEvents"]
-    times: dict[tuple[str, bool], float] = {}
+        events: list[dict[str, Any]] = json.loads(path.read_text(encoding="utf-8"))["traceEvents"]
+    return events
+
+
+def kernel_rows(events: Sequence[dict[str, Any]], count: int, source: str) -> list[Row]:
+    """Return a row for each kernel and each way to launch it, from the events of so many calls."""
+    times: dict[tuple[str, Launch], list[float]] = {}
     for event in events:
         if event.get("cat") == "kernel":
-            what = (
-                f"{event['name'][:MAX_NAME_LENGTH]} {_format_launch(event.get('args', {}))}",
-                is_defined_in(source, event["name"]),
-            )
-            times[what] = times.get(what, 0.0) + event["dur"] / 1e3 / PROFILED_CALLS
-    return [Row(ms, what, own) for (what, own), ms in times.items()]
+            launch = _launch(event.get("args", {}))
+            times.setdefault((event["name"], launch), []).append(event["dur"] / 1e3)
+    return [
+        Row(name, sum(found) / count, is_defined_in(source, name), -(-len(found) // count), launch)
+        for (name, launch), found in times.items()
+    ]
+
+
+def _launch(facts: dict[str, Any]) -> Launch:
+    grid, block = (tuple(facts.get(name) or (0, 0, 0)) for name in ("grid", "block"))
+    return Launch(grid, block, facts.get("registers per thread"), facts.get("shared memory"))
 
 
 def is_defined_in(source: str, kernel: str) -> bool:
@@ -126,10 +141,3 @@ def _demangled_name(text: str) -> list[str]:
         parts.append(text[begin:end])
         text = text[end:]
     return [part for part in parts if not part.startswith("_GLOBAL__N_")] or [""]
-
-
-def _format_launch(facts: dict[str, Any]) -> str:
-    return (
-        f"grid {facts.get('grid')} block {facts.get('block')}, {facts.get('registers per thread')} registers, "
-        f"{facts.get('shared memory')} bytes shared, occupancy {facts.get('est. achieved occupancy %')} %"
-    )

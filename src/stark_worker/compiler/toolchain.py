@@ -22,7 +22,7 @@ from pathlib import Path
 import torch
 from torch.utils import cpp_extension
 
-from stark_worker.compiler.ptxas import format_resources
+from stark_worker.compiler.ptxas import parse_assembly, write_assembly
 from stark_worker.processes.environment import UNPACKED_DIR, requested_architectures
 from stark_worker.processes.workdir import PCH_FILE, PCH_HEADER, RESOURCES_FILE
 from stark_worker.protocol.logs import error_messages
@@ -152,7 +152,7 @@ def build(request: BuildRequest, folder: Path, pch: Path | None = None) -> Path:
     if failed := _first_to_fail(running):
         raise CompileFailed(_read_log(folder, failed))
     output = "".join(_read_log(folder, name) for name in request.files if name.endswith(".cu"))
-    (folder / RESOURCES_FILE).write_text(format_resources(output, demangle), encoding="utf-8")
+    (folder / RESOURCES_FILE).write_text(write_assembly(parse_assembly(output, demangle)), encoding="utf-8")
     library = folder / f"{request.name}.so"
     if _start(_link_command(request, [_object_file(name) for name in running], library), folder, "link").wait():
         raise CompileFailed(_read_log(folder, "link"))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from stark.core.bound import speed_of_light, stored_speed_of_light
@@ -55,3 +57,11 @@ def test_a_stored_run_has_the_bound_of_its_root_and_its_best_node():
 
     limit = stored_speed_of_light([node(0, 5.0, bound()), node(1, 2.0), node(2, 0.4)])
     assert (limit.is_followed, limit.share(0.4)) == (True, 0.5)
+
+
+def test_a_time_means_least_rates_of_moving_and_computing():
+    work = Work(10**9, 0, 10**9, {"fp32": 4 * 10**9})
+    limit = speed_of_light(replace(bound(), work=work), 2.0)
+    assert str(limit.rates(2.0)) == "at least 1000 GB/s, 2 TFLOP/s"
+    assert limit.rates(None) is None
+    assert speed_of_light(replace(bound(), work=work), 0.5).rates(0.5) is None

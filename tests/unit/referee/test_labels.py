@@ -6,7 +6,6 @@ import pytest
 import torch
 
 from stark_worker.candidate.profiler import Row, is_defined_in, own_share
-from stark_worker.compiler.ptxas import format_resources
 from stark_worker.correctness.compare import error_share
 from stark_worker.correctness.reference import Reference
 from stark_worker.protocol.report import Kernels
@@ -151,7 +150,7 @@ def test_the_export_of_the_profiler_changes_one_name():
 
 
 def test_the_share_is_that_of_the_time():
-    rows = [Row(3.0, "fused", True), Row(1.0, "gemm", False)]
+    rows = [Row("fused", 3.0, True), Row("gemm", 1.0, False)]
     assert own_share(rows) == 0.75
     assert own_share([]) == 0.0
 
@@ -198,9 +197,3 @@ def test_shapes_are_those_the_reference_takes(tmp_path, names, result, inputs, s
     found = [[list(tensor.shape) for tensor in other.first.inputs] for other in others]
     assert found[: len(shapes) or 1][:3] == shapes
     assert all(other.first.expected[0].isfinite().all() for other in others)
-
-
-def test_resources_are_listed_under_the_name_without_its_unnamed_namespace():
-    output = "Compiling entry function '_Z1k' for 'sm_90'\nUsed 32 registers, 64 bytes smem\n"
-    line = format_resources(output, lambda _: "(anonymous namespace)::attn_fwd(float const*, float*)")
-    assert line.startswith("attn_fwd: 32 registers")

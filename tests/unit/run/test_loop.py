@@ -91,7 +91,8 @@ def test_a_repair_inherits_plan_and_anchors(tmp_path):
 def test_every_coded_node_keeps_a_grounded_scaffold_and_its_share_outside(tmp_path):
     _, nodes, _ = Bench(tmp_path).optimize()
     coded = [node for node in nodes if node.role is Role.CODE]
-    assert all(node.plan.grounded and node.attempt.outside_share == 0 for node in coded)
+    assert all(node.plan.grounded for node in coded)
+    assert {(node.parent_id == ROOT_ID, node.attempt.outside_share) for node in coded} == {(True, None), (False, 0.0)}
 
 
 def test_the_root_is_evaluated_like_any_other_and_never_the_best(tmp_path):

@@ -12,6 +12,7 @@ from stark.cli.terminal.run import show_final
 from stark.cli.terminal.screen import (
     console,
     format_code,
+    format_fact,
     format_headline,
     format_name,
     format_title,
@@ -75,7 +76,7 @@ def _draw_tree(tree: Tree, best: Node | None, limit: SpeedOfLight | None) -> Non
         print_full_width(branches[ROOT_ID])
 
 
-def show_node(node: Node, parent: Node | None, calls: Sequence[Call]) -> None:
+def show_node(node: Node, parent: Node | None, calls: Sequence[Call], limit: SpeedOfLight | None = None) -> None:
     """Show one node: prompts, replies, change and report."""
     console.print(format_title(f"Node {node.id} by {node.role}" + (f", child of {parent.id}" if parent else "")))
     console.print(format_verdict(node, None))
@@ -83,7 +84,10 @@ def show_node(node: Node, parent: Node | None, calls: Sequence[Call]) -> None:
         console.print(Text(strip_control_chars(f"note: {note}"), "yellow"))
     if node.same_as is not None:
         console.print(Text(f"Same source as node {node.same_as}, so it has the same report."))
+    _show_share(node, limit)
     show_facts(node.report)
+    if node.report.profile:
+        console.print(format_title("Profile"), Text(strip_control_chars(node.report.profile)))
     for call in calls:
         _show_call(call)
     if node.plan is not None:
@@ -99,6 +103,17 @@ def show_node(node: Node, parent: Node | None, calls: Sequence[Call]) -> None:
             console.print(Text(f"{node.attempt.outside_share:.0%} of the change lies outside the anchors."))
     if node.report.log:
         console.print(format_title("Log"), Text(strip_control_chars(node.report.log)))
+
+
+def _show_share(node: Node, limit: SpeedOfLight | None) -> None:
+    """Show the share of the bound that a node reaches, and its rates; for the reference, the bound's origin too."""
+    if limit is None:
+        return
+    for name, text in report_text.bound_facts(limit.bound) if node.id == ROOT_ID else ():
+        console.print(format_fact(name, text))
+    if (share := limit.share(node.runtime_ms)) is not None:
+        rates = limit.rates(node.runtime_ms)
+        console.print(format_fact("reaches", report_text.format_share(share) + (f", {rates}" if rates else "")))
 
 
 def _show_call(call: Call) -> None:
