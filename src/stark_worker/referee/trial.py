@@ -24,13 +24,14 @@ from stark_worker.protocol.codec import ProtocolError, from_data
 from stark_worker.protocol.errors import Failure, MachineryFault, Outcome, SandboxTooWeak, TaskFault
 from stark_worker.protocol.interface import Interface
 from stark_worker.protocol.isolation import Isolation
-from stark_worker.protocol.report import Check, Labels, Timing
+from stark_worker.protocol.report import Check, Labels, Phase, Timing
 from stark_worker.protocol.request import EvalRequest, Score
 from stark_worker.referee.calls import Caller, CallResult, Message, NotGated
 from stark_worker.referee.candidate import NOT_STARTED, START_S, Candidate
 from stark_worker.referee.check import OutputChecker
 from stark_worker.referee.labels import kernels_of, read_number
 from stark_worker.timing.measurement import Calibration, CallTimes, Measurement, describe_times, timing_of
+from stark_worker.timing.phase_clock import PhaseClock
 
 PROFILE_S = 30.0
 MAX_PEAK_BYTES = 2**50  # a larger number from the candidate's process is nonsense
@@ -48,7 +49,9 @@ RANDOM_TASK = "the task draws random numbers, and a seed must not be known befor
 class Trial:
     """Checks and times one candidate."""
 
-    def __init__(self, request: EvalRequest, candidate: Candidate, reference: Reference, cache: str) -> None:
+    def __init__(
+        self, request: EvalRequest, candidate: Candidate, reference: Reference, cache: str, clock: PhaseClock
+    ) -> None:
         self.seeds = {"weights": reference.construct_seed}
         self.on_host = reference.device.type == "cpu"
         self.has_source = self.is_loaded = False  # the candidate's source may have run, and is built
@@ -63,7 +66,7 @@ class Trial:
         self._rechecked: list[CallTimes] = []
         self.disturbed = 0  # timed calls that do not count
         self._warm_ups, self._first_call_ms, self._typical_s = 0, 0.0, 0.0
-        self.candidate = candidate
+        self.candidate, self.clock = candidate, clock
         self._request, self._reference = request, reference
         self._caller = Caller(request, candidate, reference, cache)
         self._checker = OutputChecker(self._caller.job, reference)
@@ -81,7 +84,10 @@ class Trial:
         self._calibrate(timed)
         footprint = self.candidate.footprint() if self.on_host else None
         count = 0
-        for case in self._build():
+        self.clock.begin(Phase.LOAD)
+        cases = self._build()
+        self.clock.begin(Phase.CHECK)
+        for case in cases:
             times = self._compared(self._caller.call_awake(case), case)
             self._first_call_ms = self._first_call_ms or times.total_ms
             self._typical_s, count = times.total_ms / 1e3, count + 1
@@ -98,6 +104,7 @@ class Trial:
     def prepare(self) -> None:
         """Do everything before the timed calls; raise ``Failure`` if the candidate fails."""
         self.check(timed=True)
+        self.clock.begin(Phase.TIME)
         self._warm_up()
         if not self.on_host:
             self._try_gate()
@@ -222,6 +229,7 @@ class Trial:
 
     def _calibrate(self, timed: bool) -> None:
         """Open the arena in the candidate's process and measure empty calls. A failure here is the machine's."""
+        self.clock.begin(Phase.START)
         try:
             self.candidate.send(do="prepare", files=self._caller.files)
             ready = self.candidate.expect("ready", START_S)

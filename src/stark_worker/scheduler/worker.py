@@ -28,11 +28,12 @@ from stark_worker.processes.handles import ForkServer, ProcessHandle
 from stark_worker.processes.process_tree import hide_memory
 from stark_worker.protocol.codec import from_json
 from stark_worker.protocol.errors import GpuUnhealthy, MachineryFault
-from stark_worker.protocol.report import DeviceFacts, EvalReport
+from stark_worker.protocol.report import DeviceFacts, EvalReport, Phase
 from stark_worker.protocol.request import EvalRequest, Target
 from stark_worker.sandbox.levels import ALLOW_WEAK
 from stark_worker.scheduler.builds import Builds
 from stark_worker.scheduler.lane import Lane
+from stark_worker.timing.phase_clock import PhaseClock
 
 DEVICE_S = 120.0
 # A process that starts CUDA listens at a socket, which confinement forbids: only a candidate's first process can use
@@ -128,12 +129,22 @@ class Worker:
                 f"This worker serves the target {self._target}; the request is for {request.target}, which runs on "
                 f"another kind of device. Start a worker with --target {request.target}."
             )
+        clock = PhaseClock(Phase.QUEUE)
+        return clock.add_to(await self._judge(request, clock))
+
+    async def _judge(self, request: EvalRequest, clock: PhaseClock) -> EvalReport:
         if not self._uses_gpu:
             async with self._lane() as lane:
-                return await self._build(request) or await lane.judge(request)
+                clock.begin(Phase.BUILD)
+                failed = await self._build(request)
+                clock.begin(Phase.START)
+                return failed or await lane.judge(request)
+        clock.begin(Phase.BUILD)
         if failed := await self._build(request):
             return failed
+        clock.begin(Phase.QUEUE)
         async with self._lane() as lane:
+            clock.begin(Phase.START)
             return await lane.judge(request)
 
     async def _build(self, request: EvalRequest) -> EvalReport | None:
