@@ -72,7 +72,7 @@ class Entry(enum.StrEnum):
 
 @dataclass(frozen=True)
 class Limits:
-    """Deadlines of one evaluation. A candidate that misses one gets the outcome ``timeout``."""
+    """Deadlines of one evaluation. A candidate that misses one gets the outcome ``timeout``, or earlier ``hangs``."""
 
     build_s: float = 300.0
     run_s: float = 60.0

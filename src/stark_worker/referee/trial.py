@@ -29,6 +29,7 @@ from stark_worker.protocol.request import EvalRequest, Score
 from stark_worker.referee.calls import Caller, CallResult, Message, NotGated
 from stark_worker.referee.candidate import NOT_STARTED, START_S, Candidate
 from stark_worker.referee.check import OutputChecker
+from stark_worker.referee.hangs import await_answer, load_limit_s, weight_bytes
 from stark_worker.referee.labels import kernels_of, read_number
 from stark_worker.timing.measurement import Calibration, CallTimes, Measurement, describe_times, timing_of
 from stark_worker.timing.phase_clock import PhaseClock
@@ -269,7 +270,9 @@ class Trial:
         cases: Iterable[Case] = self._reference.cases()
         if self._reference.call_bytes < LARGE_CALL_BYTES:
             cases = list(cases)
-        loaded = self.candidate.expect("loaded", self._request.limits.build_s)
+        build_s = self._request.limits.build_s
+        limit_s = load_limit_s(weight_bytes(self._reference), build_s)
+        loaded = await_answer(self.candidate, "loaded", build_s, limit_s)
         self.candidate.pause()
         self.is_loaded = True
         source = WeightSource.NAME if loaded.get("weights") == WeightSource.NAME else WeightSource.SEED
