@@ -178,6 +178,21 @@ class Check(enum.StrEnum):
 
 
 @dataclass(frozen=True)
+class VariantResult:
+    """A variant with the outcome and median of its brief trial. The report is on the one that ``won``."""
+
+    constants: dict[str, int]
+    outcome: Outcome
+    median_ms: float | None = None
+    won: bool = False
+
+    def __str__(self) -> str:
+        constants = ", ".join(f"{name}={value}" for name, value in self.constants.items())
+        found = self.outcome.value.replace("_", " ") if self.median_ms is None else f"{self.median_ms:.4f} ms"
+        return f"{constants}: {found}{' (the fastest)' if self.won else ''}"
+
+
+@dataclass(frozen=True)
 class EvalReport:
     """The evaluator's findings about one candidate.
 
@@ -192,6 +207,7 @@ class EvalReport:
     ``busy_warning`` describes other load on the host during timing.
     ``reference_isolation`` is that of the process that ran an untrusted task's own model.
     ``dtype_mismatch`` is true if torch complained about a dtype.
+    ``variants`` were tried if the request asked for it; the report is on the fastest one.
     ``phases_s`` is None in reports of earlier versions.
     """
 
@@ -214,6 +230,7 @@ class EvalReport:
     busy_warning: str | None = None
     dtype_mismatch: bool = False
     phases_s: Phases | None = None
+    variants: tuple[VariantResult, ...] = ()
 
     def __post_init__(self) -> None:
         if (self.outcome is Outcome.OK) != (self.timing is not None):

@@ -61,6 +61,7 @@ def report_facts(report: EvalReport) -> list[Fact]:
         facts.append(("busy machine", report.busy_warning))
     if report.degenerate is not None:
         facts.append(("degenerate", report.degenerate))
+    facts += [("variant", str(each)) for each in report.variants]
     if report.phases_s is not None:
         facts.append(("phases", format_phases(report.phases_s)))
     return facts

@@ -7,8 +7,6 @@ them, so only some calls are compared there. Which ones is drawn after the call.
 
 from __future__ import annotations
 
-import random
-import statistics
 import time
 from collections.abc import Iterable
 
@@ -31,6 +29,7 @@ from stark_worker.referee.candidate import NOT_STARTED, START_S, Candidate
 from stark_worker.referee.check import OutputChecker
 from stark_worker.referee.hangs import await_answer, load_limit_s, weight_bytes
 from stark_worker.referee.labels import kernels_of, read_number
+from stark_worker.referee.selection import Selection
 from stark_worker.timing.measurement import Calibration, CallTimes, Measurement, describe_times, timing_of
 from stark_worker.timing.phase_clock import PhaseClock
 
@@ -41,7 +40,6 @@ EMPTY_CALLS, EMPTY_GATED_CALLS, MOVING_CALLS = 10, 100, 50
 LARGE_CALL_BYTES = 2**28  # of inputs and outputs; from here on cases are drawn one by one
 MAX_WARM_UPS, WARM_UP_S, WARM_UP_DEVICE_S = 100, 1.0, 0.05
 GATE_TRIES = 3  # the first may still load a kernel
-GROUP, FAST_SHARE = 5, 0.9  # of huge calls one in a group is compared, and each that is faster than this share
 NO_KERNEL = "its work does not make the device change to its process, as copies from the host do not"
 KEPT_DEVICE = "something of it keeps the device while its call has to wait, as two streams that wait do"
 RANDOM_TASK = "the task draws random numbers, and a seed must not be known before the inputs"
@@ -60,6 +58,7 @@ class Trial:
         self.isolation: Isolation | None = None
         self.busy_warning: str | None = None
         self.is_kernelbench = request.score is Score.KERNELBENCH
+        self.is_brief, self.best_ms = request.is_brief, request.best_ms
         self.is_gated = False  # calls are queued before their inputs are written
         self.why_awake: str | None = None  # on a GPU
         self.times: list[CallTimes] = []  # of timed calls
@@ -135,6 +134,11 @@ class Trial:
         except NotGated as error:
             raise MachineryFault(f"An empty call in turns with the candidate failed: {error}") from error
         return self._empty_gated.drift_ms(self._rechecked)
+
+    def certain_ms(self) -> list[float]:
+        """Return what the timed calls took at least: their times less that of an empty call."""
+        empty_ms = (self._empty_gated if self.is_gated else self._empty).median.done_ms
+        return [max(call.done_ms - empty_ms, 0.0) for call in self.times]
 
     def timing(self) -> Timing:
         """Return the times that count, and record their origin."""
@@ -267,7 +271,7 @@ class Trial:
         self.candidate.clear_output()  # printed before the candidate was loaded
         self.has_source = True
         self.candidate.send(do="load")
-        cases: Iterable[Case] = self._reference.cases()
+        cases: Iterable[Case] = [self._reference.first] if self.is_brief else self._reference.cases()
         if self._reference.call_bytes < LARGE_CALL_BYTES:
             cases = list(cases)
         build_s = self._request.limits.build_s
@@ -282,7 +286,8 @@ class Trial:
 
     def _warm_up(self) -> None:
         """Call the candidate until it is warm. The last time awake bounds how long a gated call may take."""
-        until = time.monotonic() + (WARM_UP_S if self.on_host else WARM_UP_DEVICE_S)
+        is_long = self.on_host and not self.is_brief
+        until = time.monotonic() + (WARM_UP_S if is_long else WARM_UP_DEVICE_S)
         while self._warm_ups < 1 or (self._warm_ups < MAX_WARM_UPS and time.monotonic() < until):
             case = self._reference.timed_case()
             self._typical_s = self._compared(self._caller.call_awake(case), case).total_ms / 1e3
@@ -322,24 +327,3 @@ class Trial:
                 self._checker.compare(answered, called.outputs)
                 self._checker.compare_inputs(answered, self._caller.inputs[called.place])
         return called.times
-
-
-class Selection:
-    """Chooses after each huge call if it is compared: at least one in every group, and every fast one."""
-
-    def __init__(self) -> None:
-        self._left, self._has_chosen = 0, False
-        self._compared_ms: list[float] = []
-
-    def is_chosen(self, total_ms: float) -> bool:
-        """Decide about one call. Earlier choices make a later one no less likely: a candidate may notice them."""
-        if self._left == 0:
-            self._left, self._has_chosen = GROUP, False
-        self._left -= 1
-        is_last = self._left == 0 and not self._has_chosen
-        is_fast = bool(self._compared_ms) and total_ms < FAST_SHARE * statistics.median(self._compared_ms)
-        chosen = is_last or is_fast or random.SystemRandom().random() < 1 / GROUP
-        if chosen:
-            self._has_chosen = True
-            self._compared_ms.append(total_ms)
-        return chosen

@@ -27,10 +27,12 @@ from stark_worker.processes.environment import requested_architectures, usable_c
 from stark_worker.processes.handles import ForkServer, ProcessHandle
 from stark_worker.processes.process_tree import hide_memory
 from stark_worker.protocol.codec import from_json
+from stark_worker.protocol.constants import ConstantsMissing
 from stark_worker.protocol.errors import GpuUnhealthy, MachineryFault
 from stark_worker.protocol.report import DeviceFacts, EvalReport, Phase
 from stark_worker.protocol.request import EvalRequest, Target
 from stark_worker.sandbox.levels import ALLOW_WEAK
+from stark_worker.scheduler import variants
 from stark_worker.scheduler.builds import Builds
 from stark_worker.scheduler.lane import Lane
 from stark_worker.timing.phase_clock import PhaseClock
@@ -133,19 +135,24 @@ class Worker:
         return clock.add_to(await self._judge(request, clock))
 
     async def _judge(self, request: EvalRequest, clock: PhaseClock) -> EvalReport:
+        try:
+            requests = variants.split(request)
+        except ConstantsMissing as fault:
+            return variants.refuse(fault)
         if not self._uses_gpu:
             async with self._lane() as lane:
                 clock.begin(Phase.BUILD)
-                failed = await self._build(request)
+                built = await variants.build_all(requests, self._build)
                 clock.begin(Phase.START)
-                return failed or await lane.judge(request)
+                return await variants.judge_all(request, requests, built, lane.judge)
         clock.begin(Phase.BUILD)
-        if failed := await self._build(request):
-            return failed
+        built = await variants.build_all(requests, self._build)
+        if built[0] and len(built) == 1:  # no device is needed
+            return built[0]
         clock.begin(Phase.QUEUE)
         async with self._lane() as lane:
             clock.begin(Phase.START)
-            return await lane.judge(request)
+            return await variants.judge_all(request, requests, built, lane.judge)
 
     async def _build(self, request: EvalRequest) -> EvalReport | None:
         """Build the candidate's extensions; return a report if that fails."""
