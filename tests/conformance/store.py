@@ -24,11 +24,17 @@ from stark.core.records import Call, Ending, EndReason, RoleUsage, RunRecord, Sp
 from stark.core.task import Task
 from stark.core.tree import Attempt, Node, Plan, Role
 from stark_worker.protocol.errors import Outcome
-from stark_worker.protocol.report import DeviceFacts, EvalReport, Timing
+from stark_worker.protocol.report import DeviceFacts, EvalReport, Phases, Timing
 
 DEVICE = DeviceFacts("Processor", "cpu", cores=2, toolchain={"g++": "12"})
 OK = EvalReport(
-    Outcome.OK, Timing((1.5, 1.25, 0.1)), log="fine", checks={"mapping": "equal"}, degenerate="Zeros.", device=DEVICE
+    Outcome.OK,
+    Timing((1.5, 1.25, 0.1)),
+    log="fine",
+    checks={"mapping": "equal"},
+    degenerate="Zeros.",
+    device=DEVICE,
+    phases_s=Phases(build=1.5),
 )
 FAILED = EvalReport(Outcome.COMPILE_ERROR, log="error: expected ';'")
 

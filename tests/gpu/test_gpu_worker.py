@@ -173,7 +173,7 @@ FAULTS = {
     "wrong": ("return self.right(x) + 1", Outcome.WRONG_RESULT, "expected"),
     "segfault": ("return ctypes.string_at(8)", Outcome.CRASH, "SIGSEGV"),
     "exits": ("os._exit(0)", Outcome.CRASH, "exit code 0"),
-    "endless in Python": ("while True: pass", Outcome.TIMEOUT, "in time"),
+    "endless in Python": ("while True: pass", Outcome.HANGS, "its process on the host waits"),
     "device memory": ("return torch.empty(2**40, device='cuda')", Outcome.OUT_OF_MEMORY, "memory"),
     "host memory": (
         "self.hold = [torch.empty(10 * 2**28) for _ in range(2)]; return self.right(x)",
@@ -204,10 +204,14 @@ KERNELS = {
     ),
     "cuda endless": (
         cuda("out.zero_(); spin<<<1, 1, 0, stream>>>(out.data_ptr<float>())"),
-        Outcome.TIMEOUT,
-        "in time",
+        Outcome.HANGS,
+        "runs on the GPU without end",
     ),
-    "cuda endless on the host": (cuda("volatile bool on = true; while (on) {}"), Outcome.TIMEOUT, "in time"),
+    "cuda endless on the host": (
+        cuda("volatile bool on = true; while (on) {}"),
+        Outcome.HANGS,
+        "its process on the host waits",
+    ),
     "cuda device memory": (
         cuda("out = torch::empty({int64_t{1} << 40}, x.options())"),
         Outcome.OUT_OF_MEMORY,
@@ -222,8 +226,8 @@ KERNELS = {
     ),
     "triton endless": (
         model("out = torch.zeros_like(x); endless[(1,)](out); return out") + TRITON,
-        Outcome.TIMEOUT,
-        "in time",
+        Outcome.HANGS,
+        "runs on the GPU without end",
     ),
 }
 # Ways through the headers, all to the same result.
@@ -267,7 +271,7 @@ class Judge:
 
     def expect(self, source: str, target: Target, outcome: Outcome, said: str) -> None:
         """A fault gets its outcome within its limits and leaves nothing."""
-        limits = SHORT if outcome is Outcome.TIMEOUT else LIMITS
+        limits = SHORT if outcome in (Outcome.TIMEOUT, Outcome.HANGS) else LIMITS
         began = time.monotonic()
         report = self(SMALL, source, target, limits=limits)
         took = time.monotonic() - began

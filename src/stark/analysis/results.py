@@ -14,7 +14,7 @@ from stark.core.records import Ending, EndReason, Final, Kind, RoleUsage, RunRec
 from stark.core.tree import ROOT_ID, Judgement, Role
 from stark.store.open import open_store
 from stark_worker.protocol.baselines import EAGER
-from stark_worker.protocol.report import DeviceFacts
+from stark_worker.protocol.report import DeviceFacts, Phases, sum_phases
 from stark_worker.protocol.request import Precision, Score
 
 NOT_COUNTED = frozenset({EndReason.FAULT, EndReason.STOPPED, EndReason.BROKEN_TASK, EndReason.DEGENERATE_TASK})
@@ -53,6 +53,7 @@ class RunResult:
     models: tuple[str, ...] = ()  # that answered, each once
     final: Final | None = field(default=None, repr=False)
     failed_baselines: Mapping[str, str] = field(default_factory=dict)
+    phases_s: Phases = field(default_factory=Phases)
     is_benchmarked: bool = False  # made by a benchmark, which stores an ending for each of its runs
 
     @property
@@ -166,6 +167,7 @@ def _read_result(
         degenerate=(root.degenerate if root is not None else "") or refused,
         usage=usage,
         evaluation_s=_evaluation_s(judgements, final),
+        phases_s=_sum_phases(judgements, final),
         wall_s=store.seconds(record.id),
         judgements=tuple(judgements),
         baselines={**_scale_baselines(baselines, measured.root_ms), EAGER: measured.root_ms} if measured else {},
@@ -181,6 +183,12 @@ def _evaluation_s(judgements: Sequence[Judgement], final: Final | None) -> float
     """Seconds spent judging a run's candidates and its confirmation, without the reference, which many runs share."""
     finals_s = final.verified.duration_s + final.kernelbench.duration_s if final else 0.0
     return sum(each.duration_s for each in judgements if each.id != ROOT_ID) + finals_s
+
+
+def _sum_phases(judgements: Sequence[Judgement], final: Final | None) -> Phases:
+    """The phases of what ``_evaluation_s`` counts, as far as they were stored."""
+    finals = [final.verified.phases_s, final.kernelbench.phases_s] if final else []
+    return sum_phases([*(each.phases_s for each in judgements if each.id != ROOT_ID), *finals])
 
 
 def _read_baselines(store: StoreReader, record: RunRecord) -> list[Judgement]:

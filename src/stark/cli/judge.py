@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -26,6 +27,7 @@ from stark.cli.terminal.progress import BaselineProgress
 from stark.cli.terminal.run import show_final, show_verdict
 from stark.cli.terminal.screen import show_bundle, show_line
 from stark.core.errors import UsageError
+from stark_worker.protocol.constants import check_variants
 
 
 def judge(
@@ -47,6 +49,14 @@ def judge(
         Path | None,
         typer.Option("--export", metavar="FILE", help="Judge as the final check of a run does; write a drop-in here."),
     ] = None,
+    variants: Annotated[
+        Path | None,
+        typer.Option(
+            "--variants",
+            metavar="FILE",
+            help="JSON list of other values for the kernel's CONSTANTS; the best is judged.",
+        ),
+    ] = None,
     config: SettingsFile = None,
     sets: Assignments = None,
 ) -> None:
@@ -58,14 +68,29 @@ def judge(
     options = drop_unset(evaluation_options(precision, score, target, evaluator, allow_weak_sandbox))
     settings = load_settings(config, sets or [], options).evaluation
     if bundle is not None or export is not None:
-        if as_json:
-            raise UsageError("--json cannot be combined with --bundle or --export.", "Leave it out.")
+        if as_json or variants:
+            raise UsageError("--json and --variants cannot be combined with --bundle or --export.", "Leave them out.")
         _judge_as_winner(load_task(task), load_candidate(candidate), settings, bundle, export)
         return
-    reference, report = asyncio.run(judge_candidate(load_task(task), load_candidate(candidate), settings))
+    given = read_variants(variants) if variants else []
+    reference, report = asyncio.run(judge_candidate(load_task(task), load_candidate(candidate), settings, given))
     show_verdict(report, reference, as_json)
     if report.timing is None:
         raise typer.Exit(ExitCode.NOT_IMPROVED)
+
+
+def read_variants(file: Path) -> list[dict[str, int]]:
+    """Return the variants in a file; raise ``UsageError`` if it holds none."""
+    try:
+        variants = json.loads(file.read_text(encoding="utf-8"))
+        if not variants or not all(type(value) is int for each in variants for value in each.values()):
+            raise ValueError("no variant, or a value that is no whole number")
+        check_variants(variants)
+    except (OSError, ValueError, TypeError, AttributeError) as error:
+        raise UsageError(
+            f"{file} holds no variants: {error}.", 'Write a list of dictionaries: [{"BLOCK": 64}, {"BLOCK": 128}]'
+        ) from error
+    return list(variants)
 
 
 def _judge_as_winner(task: Any, candidate: str, settings: Any, bundle: Path | None, export: Path | None) -> None:

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from typing import TypeVar
 
 from stark_worker.protocol.errors import Outcome
-from stark_worker.protocol.report import EvalReport
+from stark_worker.protocol.report import EvalReport, Phases
 
 ROOT_ID = 0
 
@@ -112,7 +112,9 @@ class Node:
         degenerate = report.degenerate or ""
         figures = (self.runtime_ms, report.duration_s if self.same_as is None else 0.0)  # a twin was not evaluated
         opponent_ms = report.opponent.median_ms if report.opponent else None
-        return Judgement(self.id, self.role, report.outcome, *figures, label, degenerate, report.built, opponent_ms)
+        phases_s = report.phases_s if self.same_as is None else None
+        facts = (self.id, self.role, report.outcome)
+        return Judgement(*facts, *figures, label, degenerate, report.built, opponent_ms, phases_s)
 
 
 @dataclass(frozen=True)
@@ -132,6 +134,7 @@ class Judgement:
     degenerate: str = ""
     built: bool = True
     opponent_ms: float | None = None
+    phases_s: Phases | None = None
 
     @property
     def compiled(self) -> bool:

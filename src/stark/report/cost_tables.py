@@ -5,6 +5,7 @@ from __future__ import annotations
 import enum
 from collections import Counter
 from collections.abc import Iterable, Sequence
+from dataclasses import asdict
 
 from stark.analysis.groups import ROW_COLUMNS, Group
 from stark.analysis.results import RunResult
@@ -12,6 +13,7 @@ from stark.core.records import EndReason, Kind, RoleUsage
 from stark.core.tree import Role
 from stark.report.table import Row, Table
 from stark_worker.protocol.baselines import BASELINES
+from stark_worker.protocol.report import Phase, sum_phases
 
 HOUR_S = 3600.0
 EXHAUSTED, EXHAUSTED_SOLVED = "budget exhausted", "of these solved"
@@ -142,6 +144,17 @@ def time_table(groups: Sequence[Group]) -> Table:
         "included. Parallel runs wait for each other."
     )
     return Table("time", "Time, summed over runs", columns, rows, note)
+
+
+def phases_table(groups: Sequence[Group]) -> Table:
+    """Hours of evaluating by phase."""
+    columns = {**ROW_COLUMNS, "runs": "count", **{f"hours {phase}": "hours" for phase in Phase}}
+    rows: list[Row] = []
+    for each in groups:
+        phases = asdict(sum_phases(run.phases_s for run in each.runs))
+        rows.append((*each.labels, len(each.runs), *(phases[phase] / HOUR_S for phase in Phase)))
+    note = "Queue is the wait for a device, start the start of processes. Stores of earlier versions hold no phases."
+    return Table("phases", "Phases of evaluating, summed over runs", columns, rows, note)
 
 
 def _usages(each: Group, roles: Iterable[Role]) -> list[RoleUsage]:

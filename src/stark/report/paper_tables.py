@@ -27,6 +27,7 @@ from stark.report.cost_tables import (
     cost_table,
     degenerate_table,
     endings_table,
+    phases_table,
     time_table,
 )
 from stark.report.header import warn_of_budgets
@@ -66,6 +67,7 @@ def all_tables(results: Sequence[RunResult]) -> list[Table]:
         broken_table(results),
         baselines_table(results),
         time_table(groups),
+        phases_table(groups),
         runs_table(results),
     ]
     warning = warn_of_budgets(groups)

@@ -47,7 +47,10 @@ class CandidateEvaluator:
 
     async def _evaluate(self, source: str, entry: Entry) -> EvalReport:
         request = make_request(self._task, source, self._settings.evaluation, entry)
-        return await self._evaluator.evaluate(replace(request, profile_below_ms=self._profile_below_ms()))
+        best = self._tree.best
+        best_ms = best.runtime_ms if best else None
+        below_ms = self._profile_below_ms()
+        return await self._evaluator.evaluate(replace(request, profile_below_ms=below_ms, best_ms=best_ms))
 
     def _leads(self, report: EvalReport) -> bool:
         """True if it is faster than all before it, and was not timed in turns with the reference yet."""

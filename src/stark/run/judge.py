@@ -22,11 +22,14 @@ from stark_worker.protocol.report import DeviceFacts, EvalReport
 from stark_worker.protocol.request import Entry
 
 
-async def judge(task: Task, candidate: str, settings: EvaluationSettings) -> tuple[EvalReport, EvalReport]:
-    """Return the reports on a task's own model and on a candidate."""
+async def judge(
+    task: Task, candidate: str, settings: EvaluationSettings, variants: Sequence[dict[str, int]] = ()
+) -> tuple[EvalReport, EvalReport]:
+    """Return the reports on a task's own model and on a candidate, or on its fastest variant."""
     async with open_evaluator(settings, load_reports) as evaluator:
         reference = await evaluator.evaluate(make_request(task, task.source, settings, entry=Entry.REFERENCE))
-        return reference, await evaluator.evaluate(replace(make_request(task, candidate, settings), with_labels=True))
+        request = replace(make_request(task, candidate, settings), with_labels=True, variants=tuple(variants))
+        return reference, await evaluator.evaluate(request)
 
 
 async def judge_as_winner(

@@ -15,8 +15,10 @@ from stark.core.task import Task
 from stark.core.tree import Attempt, Judgement, Node, Plan, Role
 from stark_worker.protocol.codec import from_json, to_json
 from stark_worker.protocol.errors import Outcome
-from stark_worker.protocol.report import DeviceFacts, EvalReport
+from stark_worker.protocol.report import DeviceFacts, EvalReport, Phases
 from stark_worker.protocol.request import Score
+
+PHASES_PLACE = 6  # among the figures of a judgement; earlier versions stored none
 
 
 def run_row(run: RunRecord) -> dict[str, Any]:
@@ -80,7 +82,8 @@ def node_of(row: sqlite3.Row) -> Node:
 
 def judgement_of(row: sqlite3.Row) -> Judgement:
     number, role, outcome, *figures = json.loads(row["judgement"])
-    return Judgement(number, Role(role), Outcome(outcome), *figures)
+    facts, phases = figures[:PHASES_PLACE], figures[PHASES_PLACE:]
+    return Judgement(number, Role(role), Outcome(outcome), *facts, *(each and Phases(*each) for each in phases))
 
 
 def compute_judgement(row: sqlite3.Row | dict[str, Any]) -> Judgement:

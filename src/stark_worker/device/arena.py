@@ -199,6 +199,10 @@ class HostMemory:
     def release(self) -> None:
         """Do nothing: no work is queued."""
 
+    def describe_work(self) -> str:
+        """Return nothing: the host's threads are all that can be left."""
+        return ""
+
 
 @functools.cache
 def _flush_buffer() -> torch.Tensor:

@@ -27,6 +27,7 @@ from stark_worker.device.gate import Steps, open_gate
 DELAY_FACTOR, MAX_DELAY_MS, DELAY_DECAY = 2.0, 10.0, 0.9
 CYCLES_PER_MS = 2_000_000
 WORDS_PER_DECOY, MAX_DECOYS = 64, 256  # of one input
+MAX_CHANGE_MS = 1.0  # a kernel that does not end keeps the device for a whole time slice of 2 ms
 FLUSH, PROBE, RETURN, READ = 1, 2, 3, 4  # steps of a call
 # The driver's constants.
 _PINNED, _FILE, _DEVICE, _READ_AND_WRITE, _RECOMMENDED = 1, 1, 1, 3, 1
@@ -159,6 +160,10 @@ class DeviceMemory:
         """Copy the outputs, as soon as the device has changed to this process."""
         self._steps.take_all()
 
+    def describe_work(self) -> str:
+        """Return a sentence on work of the candidate's that is left on the device: it delays a change of process."""
+        return describe_delay(self._steps.take(RETURN))
+
     def release(self) -> None:
         """Let all queued work run, after a call that failed."""
         self.read()
@@ -173,6 +178,16 @@ class DeviceMemory:
                 first = (view.data_ptr() - self.arena.address) // 4
                 chosen.append(torch.randint(words, (count,), device="cuda") + first)
         return torch.cat(chosen)
+
+
+def describe_delay(change_ms: float) -> str:
+    """Return what it means that the device needed so long to change to this process."""
+    if change_ms > MAX_CHANGE_MS:
+        return (
+            "A kernel of it runs on the GPU without end. A barrier over the grid needs all blocks resident at once; one"
+            " within a block has to be reached by all its threads."
+        )
+    return "Nothing of it runs on the GPU: its process on the host waits."
 
 
 def copy_by_kernel(view: torch.Tensor, tensor: torch.Tensor) -> None:

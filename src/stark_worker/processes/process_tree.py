@@ -111,7 +111,7 @@ def children(process: int) -> set[int]:
     """
     if not _HAS_CHILDREN_FILES:
         return {number for number, each in descendants(process).items() if each.parent == process}
-    return set(map(int, b" ".join(_read_of_threads(process, "children")).split()))
+    return set(map(int, b" ".join(read_of_threads(process, "children")).split()))
 
 
 def thread_numbers(process: int) -> set[int]:
@@ -124,7 +124,7 @@ def thread_numbers(process: int) -> set[int]:
 
 def thread_states(process: int) -> set[str]:
     """Return the states of all threads of a process, such as T for stopped; none if the process is gone."""
-    return {facts.rpartition(b")")[2].split()[0].decode() for facts in _read_of_threads(process, "stat") if facts}
+    return {facts.rpartition(b")")[2].split()[0].decode() for facts in read_of_threads(process, "stat") if facts}
 
 
 class ThreadFacts(NamedTuple):
@@ -147,7 +147,7 @@ def threads(process: int) -> list[ThreadFacts]:
     return found
 
 
-def _read_of_threads(process: int, name: str) -> list[bytes]:
+def read_of_threads(process: int, name: str) -> list[bytes]:
     """Return a file of /proc for each thread of a process that still runs."""
     return [_read_of_thread(process, number, name) for number in sorted(thread_numbers(process))]
 

@@ -73,6 +73,7 @@ class Outcome(enum.StrEnum):
     RUNTIME_ERROR = "runtime_error"
     WRONG_RESULT = "wrong_result"
     TIMEOUT = "timeout"
+    HANGS = "hangs"
     CRASH = "crash"
     OUT_OF_MEMORY = "out_of_memory"
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import enum
 import math
 import statistics
-from dataclasses import dataclass, field
+from collections.abc import Iterable
+from dataclasses import astuple, dataclass, field
 from typing import Any
 
 from stark_worker.protocol.bound import Bound
@@ -56,6 +57,51 @@ class Timing:
         """The bounds of this time divided by the other, with 99 % confidence, if both were taken in turns."""
         unsure = self.unsure_ms / self.median_ms + other.unsure_ms / other.median_ms
         return ratio_interval(self.samples_ms, other.samples_ms, unsure)
+
+
+class Phase(enum.StrEnum):
+    """A part of one evaluation; each is a field of ``Phases``."""
+
+    QUEUE = "queue"
+    BUILD = "build"
+    START = "start"
+    LOAD = "load"
+    CHECK = "check"
+    TIME = "time"
+    PROFILE = "profile"
+
+
+@dataclass(frozen=True)
+class Phases:
+    """The seconds of each phase. Together they are the whole time from the request to the report.
+
+    ``queue`` is the wait for a device. ``start`` is the start of processes, and the first inputs and expected outputs.
+    ``load`` imports the candidate. ``time`` includes the warm-up. ``profile`` includes the labels.
+    """
+
+    queue: float = 0.0
+    build: float = 0.0
+    start: float = 0.0
+    load: float = 0.0
+    check: float = 0.0
+    time: float = 0.0
+    profile: float = 0.0
+
+    def __post_init__(self) -> None:
+        if not all(0.0 <= seconds < math.inf for seconds in astuple(self)):
+            raise ProtocolError("a phase takes a finite time of at least 0")
+
+    def __add__(self, other: Phases) -> Phases:
+        return Phases(*(mine + theirs for mine, theirs in zip(astuple(self), astuple(other), strict=True)))
+
+    @property
+    def total_s(self) -> float:
+        return float(sum(astuple(self)))
+
+
+def sum_phases(reported: Iterable[Phases | None]) -> Phases:
+    """Return the sum of what these reports state; earlier versions stated nothing."""
+    return sum(filter(None, reported), Phases())
 
 
 @dataclass(frozen=True)
@@ -133,6 +179,21 @@ class Check(enum.StrEnum):
 
 
 @dataclass(frozen=True)
+class VariantResult:
+    """A variant with the outcome and median of its brief trial. The report is on the one that ``won``."""
+
+    constants: dict[str, int]
+    outcome: Outcome
+    median_ms: float | None = None
+    won: bool = False
+
+    def __str__(self) -> str:
+        constants = ", ".join(f"{name}={value}" for name, value in self.constants.items())
+        found = self.outcome.value.replace("_", " ") if self.median_ms is None else f"{self.median_ms:.4f} ms"
+        return f"{constants}: {found}{' (the fastest)' if self.won else ''}"
+
+
+@dataclass(frozen=True)
 class EvalReport:
     """The evaluator's findings about one candidate.
 
@@ -148,6 +209,8 @@ class EvalReport:
     ``reference_isolation`` is that of the process that ran an untrusted task's own model.
     ``dtype_mismatch`` is true if torch complained about a dtype.
     ``bound`` is the least time of the task on this device; only the reference's report has it.
+    ``variants`` were tried if the request asked for it; the report is on the fastest one.
+    ``phases_s`` is None in reports of earlier versions.
     """
 
     outcome: Outcome
@@ -169,6 +232,8 @@ class EvalReport:
     busy_warning: str | None = None
     dtype_mismatch: bool = False
     bound: Bound | None = None
+    phases_s: Phases | None = None
+    variants: tuple[VariantResult, ...] = ()
 
     def __post_init__(self) -> None:
         if (self.outcome is Outcome.OK) != (self.timing is not None):

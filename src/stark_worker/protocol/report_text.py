@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
+
 from stark_worker.protocol.bound import Bound, Peaks
-from stark_worker.protocol.report import EvalReport, Labels
+from stark_worker.protocol.report import EvalReport, Labels, Phases
 
 Fact = tuple[str, str]  # a name and a text
+MIN_SHOWN_S = 0.05  # of a phase; a shorter one is left out
 
 
 def format_verdict(report: EvalReport, reference_ms: float | None = None) -> str:
@@ -59,7 +62,16 @@ def report_facts(report: EvalReport) -> list[Fact]:
         facts.append(("busy machine", report.busy_warning))
     if report.degenerate is not None:
         facts.append(("degenerate", report.degenerate))
+    facts += [("variant", str(each)) for each in report.variants]
+    if report.phases_s is not None:
+        facts.append(("phases", format_phases(report.phases_s)))
     return facts
+
+
+def format_phases(phases: Phases) -> str:
+    """Return the seconds of an evaluation, or of several together, by phase."""
+    parts = ", ".join(f"{name} {seconds:.1f}" for name, seconds in asdict(phases).items() if seconds >= MIN_SHOWN_S)
+    return f"{phases.total_s:.1f} s" + (f" ({parts})" if parts else "")
 
 
 def isolation_facts(report: EvalReport) -> list[Fact]:

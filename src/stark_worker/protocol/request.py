@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import enum
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from stark_worker.protocol.codec import PROTOCOL_VERSION, ProtocolError, rename_fields
+from stark_worker.protocol.constants import check_variants
 
 EXTRA_SHAPES = 3  # a labelled candidate is also tried on this many other shapes
 
@@ -72,7 +73,7 @@ class Entry(enum.StrEnum):
 
 @dataclass(frozen=True)
 class Limits:
-    """Deadlines of one evaluation. A candidate that misses one gets the outcome ``timeout``."""
+    """Deadlines of one evaluation. A candidate that misses one gets the outcome ``timeout``, or earlier ``hangs``."""
 
     build_s: float = 300.0
     run_s: float = 60.0
@@ -96,6 +97,9 @@ class EvalRequest:
     A candidate that takes less than ``profile_below_ms`` is profiled; ``ALWAYS_MS`` profiles every candidate.
     ``with_labels`` asks for the labels that take time, and for the seeds.
     The worker confines an ``untrusted_task`` as it confines a candidate.
+    Of ``variants`` the fastest one is judged: each replaces numbers in the source's ``CONSTANTS``.
+    A candidate that ``is_brief`` gets fewer checks and samples: enough to rank it among others.
+    A candidate that is surely 1.5 times slower than ``best_ms`` gets no more samples than show that.
     ``tf32`` lets torch use TF32 on a GPU, for the reference, the candidate and the opponent.
     """
 
@@ -117,8 +121,14 @@ class EvalRequest:
     with_labels: bool = False
     untrusted_task: bool = False
     tf32: bool = False
+    variants: tuple[dict[str, int], ...] = field(default=(), hash=False)
+    is_brief: bool = False
+    best_ms: float | None = None
 
     def __post_init__(self) -> None:
+        check_variants(self.variants)
+        if self.best_ms is not None and not 0.0 < self.best_ms < math.inf:
+            raise ProtocolError(f"best_ms must be a time above 0, not {self.best_ms}")
         for name in ("atol", "rtol"):
             value = getattr(self, name)
             if value is not None and not 0.0 <= value < math.inf:

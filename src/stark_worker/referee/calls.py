@@ -28,6 +28,7 @@ from stark_worker.protocol.errors import TaskFault
 from stark_worker.protocol.request import EvalRequest
 from stark_worker.referee.candidate import Candidate
 from stark_worker.referee.check import Description, locate
+from stark_worker.referee.hangs import Device, await_answer, call_limit_s, reference_call_s
 from stark_worker.timing.measurement import CallTimes
 
 LAUNCH_TIMEOUT_S = 0.05  # for all launches of a call; one that waits for the device exceeds any limit
@@ -60,6 +61,7 @@ class Caller:
         self.on_host = reference.device.type == "cpu"
         self._spin_s = 0.0 if self.on_host else SPIN_S
         self.time_left_s = request.limits.run_s
+        self._call_limit_s = call_limit_s(reference_call_s(reference), request.limits.run_s)
         self._settings = list(cuda.precision_settings())
         self.changed_settings: list[str] = []  # numeric settings that the candidate changed
         self.job = job = write_job(request, reference, candidate.folder, cache)
@@ -100,7 +102,7 @@ class Caller:
             before = self._before(memory)
             probed = time.perf_counter()
             self.candidate.send(do="call", place=place, seed=case.seed, gate=0)
-            message = self.candidate.expect("done", self.time_left_s, self._spin_s)
+            message = self._await_answer("done", self._spin_s, memory.describe_work)
             done = time.perf_counter()
             memory.read()
             end = time.perf_counter()
@@ -171,7 +173,7 @@ class Caller:
         message = self.candidate.arrives_within("launched", LAUNCH_TIMEOUT_S)
         if message is None:
             self._gate.open()
-            self.candidate.expect("launched", self.time_left_s)
+            self._await_answer("launched")
             self._let_go(is_open=True)
             raise NotGated(f"forward() did not return within {LAUNCH_TIMEOUT_S:.2f} s while its work had to wait")
         self.candidate.pause()
@@ -183,9 +185,12 @@ class Caller:
         if not is_open:
             self._gate.open()
         self.candidate.send(do="wait")
-        self.candidate.expect("waited", self.time_left_s)
+        self._await_answer("waited")
         self.candidate.pause()
         self.time_left_s -= time.perf_counter() - begin
+
+    def _await_answer(self, did: str, spin_s: float = 0.0, device: Device = str) -> Message:
+        return await_answer(self.candidate, did, self.time_left_s, self._call_limit_s, spin_s, device)
 
     def _choose_place(self) -> int:
         return random.SystemRandom().randrange(len(self.inputs))

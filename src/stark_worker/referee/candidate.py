@@ -13,6 +13,7 @@ from stark_worker.processes.channel import Channel, ChannelClosed, MessageMalfor
 from stark_worker.processes.handles import end_process
 from stark_worker.processes.process_tree import descendants
 from stark_worker.processes.usage import Footprint
+from stark_worker.processes.wait_channels import describe_waits, waits
 from stark_worker.protocol.errors import Failure, MachineryFault, Outcome
 from stark_worker.protocol.logs import cut, describe_timeout
 from stark_worker.protocol.request import Limits
@@ -90,7 +91,7 @@ class Candidate:
             return
         self._order("stop")
         if self._answer().get("did") != "stopped":
-            raise self._failure(Outcome.REJECTED, NOT_STOPPED, "not_stopped")
+            raise self.failure(Outcome.REJECTED, NOT_STOPPED, "not_stopped")
         self._is_paused = True
 
     def resume(self) -> float:
@@ -118,7 +119,7 @@ class Candidate:
             self._is_answer_due = False
             answer = self._answer()
             if answer["has_moved"]:
-                raise self._failure(Outcome.REJECTED, WOKE, "woke_while_stopped")
+                raise self.failure(Outcome.REJECTED, WOKE, "woke_while_stopped")
             self._went_on_s = float(answer["ended_s"])
         return self._went_on_s
 
@@ -145,20 +146,38 @@ class Candidate:
 
     def expect(self, did: str, within_s: float, spin_s: float = 0.0) -> dict[str, Any]:
         """Return the next message, which has to be this one; raise ``Failure`` otherwise. Spin for it at first."""
-        self._channel.spin(min(spin_s, within_s))
+        self.spin(min(spin_s, within_s))
         try:
-            return self._next(did, within_s)
+            return self.receive(did, within_s)
         except TimeoutError:
-            raise self._failure(Outcome.TIMEOUT, describe_timeout(did, self.limits)) from None
+            raise self.timeout(did) from None
+
+    def spin(self, at_most_s: float) -> None:
+        """Spin until a message is there, or for so long."""
+        self._channel.spin(at_most_s)
+
+    def timeout(self, did: str) -> Failure:
+        """Return the failure of a candidate that did not send this message before its deadline."""
+        return self.failure(Outcome.TIMEOUT, describe_timeout(did, self.limits))
+
+    def describe_waits(self) -> str:
+        """Return a phrase on what its threads do, as the kernel says."""
+        return describe_waits(waits(self._process))
+
+    def cpu_s_of_others(self) -> dict[int, float]:
+        """Return the CPU time of each process that it started. A confined referee sees none."""
+        found = descendants(self._supervisor)
+        return {process: each.cpu_s for process, each in found.items() if process != self._process}
 
     def arrives_within(self, did: str, within_s: float) -> dict[str, Any] | None:
         """Spin for this message, and return it if it comes in time; raise ``Failure`` if another one comes."""
-        self._channel.spin(within_s)
+        self.spin(within_s)
         with contextlib.suppress(TimeoutError):
-            return self._next(did, 0.0)
+            return self.receive(did, 0.0)
         return None
 
-    def _next(self, did: str, within_s: float) -> dict[str, Any]:
+    def receive(self, did: str, within_s: float) -> dict[str, Any]:
+        """Return the next message, which has to be this one. Raise TimeoutError if none comes in time."""
         try:
             message = self._channel.receive(max(within_s, 0.001))
         except ChannelClosed:
@@ -180,13 +199,13 @@ class Candidate:
         reportable = (Outcome.COMPILE_ERROR, Outcome.RUNTIME_ERROR, Outcome.OUT_OF_MEMORY)
         if outcome not in reportable or not isinstance(log, str):
             return self._forged("a failure without a known outcome")
-        failure = self._failure(Outcome(outcome), log)
+        failure = self.failure(Outcome(outcome), log)
         failure.dtype_mismatch = message.get("dtype_mismatch") is True
         return failure
 
     def _forged(self, detail: str) -> Failure:
         log = f"A message came that the evaluator's own code never sends ({detail})."
-        return self._failure(Outcome.REJECTED, log, "forged_message")
+        return self.failure(Outcome.REJECTED, log, "forged_message")
 
     def _death(self) -> Failure:
         """Return the reason why the process is gone."""
@@ -196,20 +215,21 @@ class Candidate:
         except TimeoutError:
             return self._forged("a living process closed the channel")
         except ChannelClosed:
-            return self._failure(Outcome.CRASH, "The candidate's process ended together with its parent.")
+            return self.failure(Outcome.CRASH, "The candidate's process ended together with its parent.")
         return self._death_by(last["code"])
 
     def _death_by(self, code: object) -> Failure:
         """Return what an exit code means."""
         if not isinstance(code, int) or code == -signal.SIGKILL:
-            return self._failure(Outcome.OUT_OF_MEMORY, "The process was killed, as happens when memory runs out.")
+            return self.failure(Outcome.OUT_OF_MEMORY, "The process was killed, as happens when memory runs out.")
         how = f"with exit code {code}" if code >= 0 else f"by signal {_signal_name(-code)}"
-        failure = self._failure(Outcome.CRASH, f"The candidate's process ended {how}.")
+        failure = self.failure(Outcome.CRASH, f"The candidate's process ended {how}.")
         if "std::bad_alloc" in failure.log:
             failure.outcome = Outcome.OUT_OF_MEMORY
         return failure
 
-    def _failure(self, outcome: Outcome, log: str, rule: str | None = None) -> Failure:
+    def failure(self, outcome: Outcome, log: str, rule: str | None = None) -> Failure:
+        """Return a failure of this outcome, with what the candidate printed."""
         printed = self._output.text().strip()
         tail = f"\n--- the candidate's own output ---\n{cut(printed, 1_000)}" if printed else ""
         return Failure(outcome, cut(log) + tail, rule)

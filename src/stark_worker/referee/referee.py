@@ -29,7 +29,7 @@ from stark_worker.protocol.codec import from_json, to_json
 from stark_worker.protocol.errors import Failure, GpuUnhealthy, MachineryFault, Outcome, TaskFault
 from stark_worker.protocol.isolation import Isolation
 from stark_worker.protocol.logs import cut
-from stark_worker.protocol.report import Check, EvalReport
+from stark_worker.protocol.report import Check, EvalReport, Phase
 from stark_worker.protocol.request import EvalRequest, Score, Target
 from stark_worker.referee.bound import find_bound
 from stark_worker.referee.candidate import Candidate
@@ -38,6 +38,7 @@ from stark_worker.referee.sampling import correct_opponent, measure, opponent_of
 from stark_worker.referee.shapes import try_other_shapes
 from stark_worker.referee.trial import Trial
 from stark_worker.sandbox.confine import enter_sandbox
+from stark_worker.timing.phase_clock import PhaseClock
 
 TOO_LARGE = "its inputs and outputs take more memory than this device has. Make it smaller, or use a larger device."
 
@@ -101,10 +102,10 @@ class Referee:
         self._isolation = enter_sandbox([], gpu, start, writable=folders, own_user=not gpu).isolation
 
     def _judge(self, request: EvalRequest, candidates: list[Candidate], cache: str, peaks: Peaks | None) -> EvalReport:
-        began = time.monotonic()
+        began, clock = time.monotonic(), PhaseClock(Phase.START)
         try:
             self._reference = self._reference or self._set_up(request)
-            report = judge(request, candidates, self._reference, cache, peaks)
+            report = judge(request, candidates, self._reference, cache, clock, peaks)
         finally:
             for candidate in candidates:
                 candidate.close()
@@ -115,6 +116,7 @@ class Referee:
             device=device_facts(request.target),
             duration_s=time.monotonic() - began,
             reference_isolation=self._isolation,
+            phases_s=clock.read(),
         )
 
     def _set_up(self, request: EvalRequest) -> Reference:
@@ -159,7 +161,12 @@ def set_up(request: EvalRequest, folder: Path) -> Reference:
 
 
 def judge(
-    request: EvalRequest, candidates: list[Candidate], reference: Reference, cache: str, peaks: Peaks | None = None
+    request: EvalRequest,
+    candidates: list[Candidate],
+    reference: Reference,
+    cache: str,
+    clock: PhaseClock,
+    peaks: Peaks | None = None,
 ) -> EvalReport:
     """Check and time a candidate, in turns with its opponent if the request names one.
 
@@ -175,8 +182,9 @@ def judge(
         for side in [request] if request.opponent_source is None else [request, opponent_of(request)]:
             candidate = candidates.pop(0)
             stack.callback(candidate.close)
-            trials.append(stack.enter_context(Trial(side, candidate, reference, cache)))
+            trials.append(stack.enter_context(Trial(side, candidate, reference, cache, clock)))
         report = _verdict(request, trials, reference)
+    clock.begin(Phase.PROFILE)
     if request.is_reference and report.timing is not None:  # all memory is free again
         report = with_degenerate_reasons(report, reference)
         if peaks is not None and report.timing is not None:
@@ -233,14 +241,16 @@ def _failed(trial: Trial, failure: Failure) -> EvalReport:
 
 def _report_correct(request: EvalRequest, trials: list[Trial], reference: Reference) -> EvalReport:
     """Check and time the candidate; raise ``Failure`` if it is wrong."""
-    trial = trials[0]
+    trial, clock = trials[0], trials[0].clock
     prepare(trial, trials[1:])
     timing, *opponents = measure(trials, reference)
+    clock.begin(Phase.PROFILE)
     leading = timing.median_ms < request.profile_below_ms
     profile = trial.profile() if leading or request.with_labels else None
     interface = trial.interface() if request.with_labels else None
     if opponents and not trial.on_host:
         trial.end()
+        clock.begin(Phase.TIME)
         opponents[0], trial.checks[Check.OPPONENT] = correct_opponent(opponents[0], trials[1], reference)
     return EvalReport(
         Outcome.OK,

@@ -14,9 +14,9 @@ from stark_worker.protocol.errors import Failure, MachineryFault
 from stark_worker.protocol.report import Timing
 from stark_worker.protocol.request import EvalRequest
 from stark_worker.referee.trial import Trial
-from stark_worker.timing.measurement import MAX_DISTURBED
+from stark_worker.timing.measurement import MAX_DISTURBED, MIN_SAMPLES, is_dismissed
 
-MIN_SAMPLES = 8  # fewer give no interval of 99 %
+BRIEF_SAMPLES = MIN_SAMPLES
 HOST_SAMPLES, DEVICE_SAMPLES, KERNELBENCH_SAMPLES = (30, 100), (30, 200), (100, 100)  # enough, and most
 SAMPLING_S, SAMPLING_DEVICE_S, MAX_SAMPLING_S = 2.0, 0.5, 10.0
 RECHECK_EVERY = 5  # samples
@@ -113,6 +113,10 @@ def _take_turns(trials: Sequence[Trial], reference: Reference) -> None:
 def _has_enough(trial: Trial, sides: int, spent_s: float) -> bool:
     """True if so many samples suffice; the score ``kernelbench`` takes as many as KernelBench if it can."""
     count = len(trial.times)
+    if sides == 1 and is_dismissed(trial.certain_ms(), trial.best_ms):
+        return True
+    if trial.is_brief:
+        return count >= BRIEF_SAMPLES or trial.disturbed > MAX_DISTURBED + count
     enough, most = HOST_SAMPLES if trial.on_host else KERNELBENCH_SAMPLES if trial.is_kernelbench else DEVICE_SAMPLES
     if count >= most or trial.disturbed > MAX_DISTURBED + count:
         return True

@@ -14,9 +14,11 @@ import torch
 from stark_worker.correctness.reference import Reference
 from stark_worker.protocol.errors import Failure, MachineryFault, TaskFault
 from stark_worker.protocol.interface import RIGHT, ShapeTrial
+from stark_worker.protocol.report import Phase
 from stark_worker.protocol.request import EXTRA_SHAPE_S, EvalRequest, Limits
 from stark_worker.referee.candidate import Candidate
 from stark_worker.referee.trial import Trial
+from stark_worker.timing.phase_clock import PhaseClock
 
 NOT_TRIED = "not tried"
 
@@ -61,7 +63,7 @@ def try_other_shapes(
 
 def _try_size(request: EvalRequest, candidate: Candidate, reference: Reference, cache: str) -> str:
     try:
-        with Trial(request, candidate, reference, cache) as trial:
+        with Trial(request, candidate, reference, cache, PhaseClock(Phase.PROFILE)) as trial:
             trial.check()
     except Failure as failure:
         return failure.outcome.value.replace("_", " ")

@@ -7,8 +7,6 @@ them, so only some calls are compared there. Which ones is drawn after the call.
 
 from __future__ import annotations
 
-import random
-import statistics
 import time
 from collections.abc import Iterable
 
@@ -24,13 +22,16 @@ from stark_worker.protocol.codec import ProtocolError, from_data
 from stark_worker.protocol.errors import Failure, MachineryFault, Outcome, SandboxTooWeak, TaskFault
 from stark_worker.protocol.interface import Interface
 from stark_worker.protocol.isolation import Isolation
-from stark_worker.protocol.report import Check, Labels, Timing
+from stark_worker.protocol.report import Check, Labels, Phase, Timing
 from stark_worker.protocol.request import EvalRequest, Score
 from stark_worker.referee.calls import Caller, CallResult, Message, NotGated
 from stark_worker.referee.candidate import NOT_STARTED, START_S, Candidate
 from stark_worker.referee.check import OutputChecker
+from stark_worker.referee.hangs import await_answer, load_limit_s, weight_bytes
 from stark_worker.referee.labels import kernels_of, read_number
+from stark_worker.referee.selection import Selection
 from stark_worker.timing.measurement import Calibration, CallTimes, Measurement, describe_times, timing_of
+from stark_worker.timing.phase_clock import PhaseClock
 
 PROFILE_S = 30.0
 MAX_PEAK_BYTES = 2**50  # a larger number from the candidate's process is nonsense
@@ -39,7 +40,6 @@ EMPTY_CALLS, EMPTY_GATED_CALLS, MOVING_CALLS = 10, 100, 50
 LARGE_CALL_BYTES = 2**28  # of inputs and outputs; from here on cases are drawn one by one
 MAX_WARM_UPS, WARM_UP_S, WARM_UP_DEVICE_S = 100, 1.0, 0.05
 GATE_TRIES = 3  # the first may still load a kernel
-GROUP, FAST_SHARE = 5, 0.9  # of huge calls one in a group is compared, and each that is faster than this share
 NO_KERNEL = "its work does not make the device change to its process, as copies from the host do not"
 KEPT_DEVICE = "something of it keeps the device while its call has to wait, as two streams that wait do"
 RANDOM_TASK = "the task draws random numbers, and a seed must not be known before the inputs"
@@ -48,7 +48,9 @@ RANDOM_TASK = "the task draws random numbers, and a seed must not be known befor
 class Trial:
     """Checks and times one candidate."""
 
-    def __init__(self, request: EvalRequest, candidate: Candidate, reference: Reference, cache: str) -> None:
+    def __init__(
+        self, request: EvalRequest, candidate: Candidate, reference: Reference, cache: str, clock: PhaseClock
+    ) -> None:
         self.seeds = {"weights": reference.construct_seed}
         self.on_host = reference.device.type == "cpu"
         self.has_source = self.is_loaded = False  # the candidate's source may have run, and is built
@@ -56,6 +58,7 @@ class Trial:
         self.isolation: Isolation | None = None
         self.busy_warning: str | None = None
         self.is_kernelbench = request.score is Score.KERNELBENCH
+        self.is_brief, self.best_ms = request.is_brief, request.best_ms
         self.is_gated = False  # calls are queued before their inputs are written
         self.why_awake: str | None = None  # on a GPU
         self.times: list[CallTimes] = []  # of timed calls
@@ -63,7 +66,7 @@ class Trial:
         self._rechecked: list[CallTimes] = []
         self.disturbed = 0  # timed calls that do not count
         self._warm_ups, self._first_call_ms, self._typical_s = 0, 0.0, 0.0
-        self.candidate = candidate
+        self.candidate, self.clock = candidate, clock
         self._request, self._reference = request, reference
         self._caller = Caller(request, candidate, reference, cache)
         self._checker = OutputChecker(self._caller.job, reference)
@@ -81,7 +84,10 @@ class Trial:
         self._calibrate(timed)
         footprint = self.candidate.footprint() if self.on_host else None
         count = 0
-        for case in self._build():
+        self.clock.begin(Phase.LOAD)
+        cases = self._build()
+        self.clock.begin(Phase.CHECK)
+        for case in cases:
             times = self._compared(self._caller.call_awake(case), case)
             self._first_call_ms = self._first_call_ms or times.total_ms
             self._typical_s, count = times.total_ms / 1e3, count + 1
@@ -98,6 +104,7 @@ class Trial:
     def prepare(self) -> None:
         """Do everything before the timed calls; raise ``Failure`` if the candidate fails."""
         self.check(timed=True)
+        self.clock.begin(Phase.TIME)
         self._warm_up()
         if not self.on_host:
             self._try_gate()
@@ -127,6 +134,11 @@ class Trial:
         except NotGated as error:
             raise MachineryFault(f"An empty call in turns with the candidate failed: {error}") from error
         return self._empty_gated.drift_ms(self._rechecked)
+
+    def certain_ms(self) -> list[float]:
+        """Return what the timed calls took at least: their times less that of an empty call."""
+        empty_ms = (self._empty_gated if self.is_gated else self._empty).median.done_ms
+        return [max(call.done_ms - empty_ms, 0.0) for call in self.times]
 
     def timing(self) -> Timing:
         """Return the times that count, and record their origin."""
@@ -222,6 +234,7 @@ class Trial:
 
     def _calibrate(self, timed: bool) -> None:
         """Open the arena in the candidate's process and measure empty calls. A failure here is the machine's."""
+        self.clock.begin(Phase.START)
         try:
             self.candidate.send(do="prepare", files=self._caller.files)
             ready = self.candidate.expect("ready", START_S)
@@ -258,10 +271,12 @@ class Trial:
         self.candidate.clear_output()  # printed before the candidate was loaded
         self.has_source = True
         self.candidate.send(do="load")
-        cases: Iterable[Case] = self._reference.cases()
+        cases: Iterable[Case] = [self._reference.first] if self.is_brief else self._reference.cases()
         if self._reference.call_bytes < LARGE_CALL_BYTES:
             cases = list(cases)
-        loaded = self.candidate.expect("loaded", self._request.limits.build_s)
+        build_s = self._request.limits.build_s
+        limit_s = load_limit_s(weight_bytes(self._reference), build_s)
+        loaded = await_answer(self.candidate, "loaded", build_s, limit_s)
         self.candidate.pause()
         self.is_loaded = True
         source = WeightSource.NAME if loaded.get("weights") == WeightSource.NAME else WeightSource.SEED
@@ -271,7 +286,8 @@ class Trial:
 
     def _warm_up(self) -> None:
         """Call the candidate until it is warm. The last time awake bounds how long a gated call may take."""
-        until = time.monotonic() + (WARM_UP_S if self.on_host else WARM_UP_DEVICE_S)
+        is_long = self.on_host and not self.is_brief
+        until = time.monotonic() + (WARM_UP_S if is_long else WARM_UP_DEVICE_S)
         while self._warm_ups < 1 or (self._warm_ups < MAX_WARM_UPS and time.monotonic() < until):
             case = self._reference.timed_case()
             self._typical_s = self._compared(self._caller.call_awake(case), case).total_ms / 1e3
@@ -311,24 +327,3 @@ class Trial:
                 self._checker.compare(answered, called.outputs)
                 self._checker.compare_inputs(answered, self._caller.inputs[called.place])
         return called.times
-
-
-class Selection:
-    """Chooses after each huge call if it is compared: at least one in every group, and every fast one."""
-
-    def __init__(self) -> None:
-        self._left, self._has_chosen = 0, False
-        self._compared_ms: list[float] = []
-
-    def is_chosen(self, total_ms: float) -> bool:
-        """Decide about one call. Earlier choices make a later one no less likely: a candidate may notice them."""
-        if self._left == 0:
-            self._left, self._has_chosen = GROUP, False
-        self._left -= 1
-        is_last = self._left == 0 and not self._has_chosen
-        is_fast = bool(self._compared_ms) and total_ms < FAST_SHARE * statistics.median(self._compared_ms)
-        chosen = is_last or is_fast or random.SystemRandom().random() < 1 / GROUP
-        if chosen:
-            self._has_chosen = True
-            self._compared_ms.append(total_ms)
-        return chosen

@@ -25,13 +25,16 @@ from stark_worker.device.gpu_lock import LOCK_DIR
 from stark_worker.processes.environment import requested_architectures, usable_cores
 from stark_worker.processes.handles import ForkServer
 from stark_worker.processes.process_tree import hide_memory
+from stark_worker.protocol.constants import ConstantsMissing
 from stark_worker.protocol.errors import GpuUnhealthy, MachineryFault
-from stark_worker.protocol.report import DeviceFacts, EvalReport
+from stark_worker.protocol.report import DeviceFacts, EvalReport, Phase
 from stark_worker.protocol.request import EvalRequest, Target
 from stark_worker.sandbox.levels import ALLOW_WEAK
+from stark_worker.scheduler import variants
 from stark_worker.scheduler.builds import Builds
 from stark_worker.scheduler.gauge import Gauge
 from stark_worker.scheduler.lane import Lane
+from stark_worker.timing.phase_clock import PhaseClock
 
 # A process that starts CUDA listens at a socket, which confinement forbids: only a candidate's first process can use
 # the GPU. torch.compile would start new compile processes that use it; forked ones already know the GPU.
@@ -127,18 +130,37 @@ class Worker:
                 f"This worker serves the target {self._target}; the request is for {request.target}, which runs on "
                 f"another kind of device. Start a worker with --target {request.target}."
             )
+        clock = PhaseClock(Phase.QUEUE)
+        return clock.add_to(await self._judge(request, clock))
+
+    async def _judge(self, request: EvalRequest, clock: PhaseClock) -> EvalReport:
+        try:
+            requests = variants.split(request)
+        except ConstantsMissing as fault:
+            return variants.refuse(fault)
         if not self._uses_gpu:
             async with self._lane() as lane:
-                return await self._build(request) or await self._judge_on(lane, request)
-        if failed := await self._build(request):
-            return failed
+                clock.begin(Phase.BUILD)
+                built = await variants.build_all(requests, self._build)
+                clock.begin(Phase.START)
+                return await variants.judge_all(request, requests, built, self._judge_on(lane))
+        clock.begin(Phase.BUILD)
+        built = await variants.build_all(requests, self._build)
+        if built[0] and len(built) == 1:  # no device is needed
+            return built[0]
+        clock.begin(Phase.QUEUE)
         async with self._lane() as lane:
-            return await self._judge_on(lane, request)
+            clock.begin(Phase.START)
+            return await variants.judge_all(request, requests, built, self._judge_on(lane))
 
-    async def _judge_on(self, lane: Lane, request: EvalRequest) -> EvalReport:
-        """Judge on a lane. The bound in a reference's report needs the peaks of its device."""
-        peaks = await self._gauge.peaks(lane.environment) if request.is_reference else None
-        return await lane.judge(request, peaks)
+    def _judge_on(self, lane: Lane) -> variants.Judge:
+        """Return the way to judge on a lane. The bound in a reference's report needs the peaks of its device."""
+
+        async def judge(request: EvalRequest) -> EvalReport:
+            peaks = await self._gauge.peaks(lane.environment) if request.is_reference else None
+            return await lane.judge(request, peaks)
+
+        return judge
 
     async def _build(self, request: EvalRequest) -> EvalReport | None:
         """Build the candidate's extensions; return a report if that fails."""

@@ -21,6 +21,8 @@ from stark_worker.protocol.errors import Failure, MachineryFault, Outcome
 from stark_worker.protocol.intervals import median_interval
 from stark_worker.protocol.report import Timing
 
+MIN_SAMPLES = 8  # fewer give no interval of 99 %
+DISMISSED_RATIO = 1.5
 MIN_MS = 1e-3  # of one call beyond an empty one: a shorter time is noise
 MIN_SWITCH_MS = 0.02  # between two processes on a GPU
 MIN_SWITCH_SHARE = 0.9  # of the shortest times without a candidate; they vary by a few microseconds
@@ -113,6 +115,13 @@ class Calibration:
     def _shortest_ms(self) -> tuple[float, float]:
         """The shortest times until the done word, and from there until the device is back."""
         return min(each.done_ms for each in self.calls), min(each.return_ms for each in self.calls)
+
+
+def is_dismissed(samples_ms: Sequence[float], best_ms: float | None) -> bool:
+    """True if a candidate is surely so much slower than the best one that more samples decide nothing."""
+    if best_ms is None or len(samples_ms) < MIN_SAMPLES:
+        return False
+    return median_interval(samples_ms)[0] > DISMISSED_RATIO * best_ms
 
 
 @dataclass(frozen=True)

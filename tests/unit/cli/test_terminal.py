@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+from dataclasses import replace
 from pathlib import Path
 
 from conformance.store import a_call, a_node, a_root, a_run
@@ -14,6 +15,8 @@ from stark.core.records import Event, EventKind
 from stark.core.tree import Plan, Role
 from stark.report.exports import write_text, write_training_data
 from stark.report.table import Table
+from stark_worker.protocol.errors import Outcome
+from stark_worker.protocol.report import EvalReport, Phases, Timing
 
 HOSTILE = "Tile\x1b]0;owned\x07 the loop \ud83d"
 
@@ -43,6 +46,13 @@ def test_the_best_is_marked_however_narrow_the_page(capsys, monkeypatch):
     shown = capsys.readouterr().out
     assert "★ best" in shown
     assert shown.count("of this ma…") == 3, "and nothing is cut off where it is no terminal"
+
+
+def test_the_phases_of_all_evaluations_are_summed_and_a_twin_was_not_evaluated(capsys):
+    timed = EvalReport(Outcome.OK, Timing((1.0,)), phases_s=Phases(build=2.0, time=1.0))
+    twin = replace(a_node(2, 0, report=timed), same_as=1)
+    show_tree(a_run(settings={"method": "stark"}), [a_root(), a_node(1, 0, report=timed), twin])
+    assert "All evaluations: 4.5 s (build 3.5, time 1.0)" in capsys.readouterr().out
 
 
 def test_a_long_reason_leaves_the_other_columns_alone(capsys):

@@ -31,6 +31,7 @@ class FakeTrial:
 
     def __init__(self, *, on_host: bool = False, why_awake: str | None = None, planned=(), at_first=None) -> None:
         self.on_host, self.why_awake, self.is_gated, self.is_kernelbench = on_host, why_awake, not on_host, False
+        self.is_brief, self.best_ms = False, None
         self.times: list[CallTimes] = []
         self.rechecked, self.drift_ms = 0, 0.0
         self.disturbed, self.busy_warning = 0, None
@@ -54,6 +55,9 @@ class FakeTrial:
         if isinstance(now, Exception):
             raise now
         return now
+
+    def certain_ms(self) -> list[float]:
+        return [call.done_ms for call in self.times]
 
     def recheck(self, _: object) -> float:
         self.rechecked += 1
@@ -171,6 +175,25 @@ def test_samples_suffice_by_their_number_and_by_the_time_they_took(on_host, coun
     trial.times = [CallTimes(1.0, 0.5)] * count
     assert _has_enough(trial, 1, spent_s) is enough
     assert _has_enough(trial, 2, 2 * spent_s) is enough
+
+
+def test_a_slow_candidate_needs_few_samples_and_a_close_one_all():
+    slow, close = FakeTrial(), FakeTrial()
+    slow.best_ms, close.best_ms = 0.3, 0.4  # both take 0.5 ms
+    assert len(measure([slow], FakeReference())[0].samples_ms) == MIN_SAMPLES
+    assert len(measure([close], FakeReference())[0].samples_ms) == DEVICE_SAMPLES[1]
+
+
+def test_an_opponent_is_never_compared_with_fewer_samples():
+    trial = FakeTrial()
+    trial.best_ms = 1e-3
+    assert len(measure([trial, FakeTrial()], FakeReference())[0].samples_ms) == DEVICE_SAMPLES[1]
+
+
+def test_a_brief_trial_ends_with_the_fewest_samples():
+    trial = FakeTrial(on_host=True)
+    trial.is_brief = True
+    assert len(measure([trial], FakeReference())[0].samples_ms) == MIN_SAMPLES
 
 
 def test_kernelbench_gets_as_many_samples_as_it_takes_itself():

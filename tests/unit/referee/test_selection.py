@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stark_worker.referee import trial
-from stark_worker.referee.trial import FAST_SHARE, GROUP, Selection
+from stark_worker.referee import selection as module
+from stark_worker.referee.selection import FAST_SHARE, GROUP, Selection
 
 draws = st.floats(0.0, 1.0, exclude_max=True)
 times_ms = st.floats(0.01, 100.0)
@@ -22,7 +22,7 @@ def choose(drawn: list[float], totals: list[float]) -> list[bool]:
     for number, total_ms in zip(drawn, totals, strict=True):
         chance = SimpleNamespace(random=lambda number=number: number)
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(trial.random, "SystemRandom", lambda chance=chance: chance)
+            patch.setattr(module.random, "SystemRandom", lambda chance=chance: chance)
             chosen.append(selection.is_chosen(total_ms))
     return chosen
 

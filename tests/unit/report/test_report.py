@@ -29,7 +29,7 @@ from stark.report.header import header_facts
 from stark.report.kernelbench import runs_scored_by_mean, write_eval_results
 from stark.report.paper_tables import filled_tables
 from stark_worker.protocol.errors import Outcome
-from stark_worker.protocol.report import EvalReport, Timing
+from stark_worker.protocol.report import EvalReport, Phases, Timing
 from stark_worker.protocol.request import Score
 
 DEFAULT, TUNED = "torch.compile default", "torch.compile max-autotune"
@@ -520,6 +520,8 @@ def test_time_is_in_hours_in_every_form():
     (table,) = (table for table in filled_tables([a_result(1, evaluation_s=7200.0)]) if table.name == "time")
     assert table.records()[0]["hours evaluating"] == 2.0
     assert "2.00" in table.texts()[0]
+    (phases,) = rows_of([a_result(1, phases_s=Phases(build=3600.0))] * 2, "phases")
+    assert (phases["hours build"], phases["hours queue"]) == (2.0, 0.0)
     assert rows_of([a_result(1, wall_s=0.0)], "time")[0]["hours searching"] is None, "nobody has looked"
 
 

@@ -26,7 +26,8 @@ from stark.core.tree import ROOT_ID, Node, Tree
 from stark.evaluation.confirmation import find_winner
 from stark.models.open import describe_model
 from stark_worker.protocol import report_text
-from stark_worker.protocol.report_text import strip_control_chars
+from stark_worker.protocol.report import sum_phases
+from stark_worker.protocol.report_text import format_phases, strip_control_chars
 
 MAX_DRAWN_DEPTH = 10
 
@@ -45,8 +46,17 @@ def show_tree(record: RunRecord, nodes: Sequence[Node], models: Sequence[str] = 
     if limit is not None:
         console.print(Text(f"speed of light: {report_text.format_bound(limit.bound)}", "dim"))
     _draw_tree(tree, find_winner(tree, final), limit)
+    _show_phases(nodes, final)
     if final is not None:
         show_final(final, format_name(final.node_id))
+
+
+def _show_phases(nodes: Sequence[Node], final: Final | None) -> None:
+    """Show the seconds of all evaluations by phase; nothing if the store is of an earlier version."""
+    finals = [final.verified, final.kernelbench] if final else []
+    phases = sum_phases([*(node.judgement.phases_s for node in nodes), *(report.phases_s for report in finals)])
+    if phases.total_s:
+        console.print(Text(f"All evaluations: {format_phases(phases)}", "dim"))
 
 
 def _draw_tree(tree: Tree, best: Node | None, limit: SpeedOfLight | None) -> None:
