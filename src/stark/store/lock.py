@@ -5,12 +5,14 @@ from __future__ import annotations
 import fcntl
 import os
 import socket
+import time
 from datetime import UTC, datetime
 from pathlib import Path
 
 from stark.core.errors import StoreLocked
 
 LOCK_NAME = "writer.lock"
+GLANCE_S = 0.05  # more than a view needs to see if the lock is held
 
 _held: set[int] = set()
 
@@ -60,9 +62,31 @@ def refuse_if_held(folder: Path) -> None:
         os.close(descriptor)
 
 
-def _take(descriptor: int, folder: Path) -> None:
+def is_held(folder: Path) -> bool:
+    """True if a process writes to the folder."""
     try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        descriptor = os.open(folder / LOCK_NAME, os.O_RDONLY)
+    except OSError:  # never written to, or the lock of another user
+        return False
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    except OSError:  # a file system without locks
+        return False
+    finally:
+        os.close(descriptor)
+    return False
+
+
+def _take(descriptor: int, folder: Path) -> None:
+    """Take the lock. Try twice: a view that asks ``is_held`` holds it for an instant."""
+    try:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            time.sleep(GLANCE_S)
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError as error:
         holder = os.pread(descriptor, 1000, 0).decode("utf-8", "replace").strip() or "another process"
         raise StoreLocked(

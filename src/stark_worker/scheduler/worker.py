@@ -15,7 +15,7 @@ import fcntl
 import logging
 import os
 import tempfile
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -29,7 +29,7 @@ from stark_worker.processes.process_tree import hide_memory
 from stark_worker.protocol.codec import from_json
 from stark_worker.protocol.errors import GpuUnhealthy, MachineryFault
 from stark_worker.protocol.report import DeviceFacts, EvalReport
-from stark_worker.protocol.request import EvalRequest, Target
+from stark_worker.protocol.request import EvalRequest, Stage, Target
 from stark_worker.sandbox.levels import ALLOW_WEAK
 from stark_worker.scheduler.builds import Builds
 from stark_worker.scheduler.lane import Lane
@@ -121,19 +121,24 @@ class Worker:
                     self._facts = await self._measure_device(lane)
             return self._facts
 
-    async def judge(self, request: EvalRequest) -> EvalReport:
+    async def judge(self, request: EvalRequest, on_stage: Callable[[Stage], None] = lambda stage: None) -> EvalReport:
         """Build, check and time a candidate. Raise faults that are not the candidate's."""
         if request.target.device_kind != self._target.device_kind:
             raise MachineryFault(
                 f"This worker serves the target {self._target}; the request is for {request.target}, which runs on "
                 f"another kind of device. Start a worker with --target {request.target}."
             )
-        if not self._uses_gpu:
-            async with self._lane() as lane:
-                return await self._build(request) or await lane.judge(request)
-        if failed := await self._build(request):
-            return failed
+        if self._uses_gpu:
+            on_stage(Stage.BUILDING)
+            if failed := await self._build(request):
+                return failed
+        on_stage(Stage.WAITING)
         async with self._lane() as lane:
+            if not self._uses_gpu:
+                on_stage(Stage.BUILDING)
+                if failed := await self._build(request):
+                    return failed
+            on_stage(Stage.JUDGING)
             return await lane.judge(request)
 
     async def _build(self, request: EvalRequest) -> EvalReport | None:
