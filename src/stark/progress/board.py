@@ -230,6 +230,20 @@ class Board:
     def spent(self) -> Spend:
         return sum((run.spent for run in self.runs.values()), Spend())
 
+    @property
+    def made(self) -> int:
+        """The attempts that all searches have made."""
+        return sum(run.made for run in self._searches)
+
+    @property
+    def planned(self) -> int:
+        """The attempts that all searches will have made; one that ended early makes no more."""
+        return sum(run.made if run.has_ended else max(run.made, run.plan.attempts) for run in self._searches)
+
+    @property
+    def _searches(self) -> list[RunBoard]:
+        return [run for run in self.runs.values() if run.plan.kind is Kind.SEARCH]
+
     def _enter_step(self, run: RunBoard, event: Event, number: int, step: Step, now: float) -> None:
         self.began = now if self.began is None else self.began
         old = run.flights.get((event.work, number))

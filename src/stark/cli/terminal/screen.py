@@ -104,6 +104,11 @@ def show_line(text: str) -> None:
     console.print(Text(strip_control_chars(text)))
 
 
+def show_title(text: str) -> None:
+    """Show the first line of a command, before anything is loaded."""
+    console.print(Text(strip_control_chars(text), "bold"))
+
+
 def format_verdict(node: Node, root_ms: float | None) -> Text:
     colour = "green" if node.report.outcome is Outcome.OK else "red"
     return Text(report_text.format_verdict(node.report, None if node.id == ROOT_ID else root_ms), colour)
