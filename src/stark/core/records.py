@@ -59,6 +59,19 @@ class RunRecord:
     device: DeviceFacts
     labels: dict[str, str] = field(default_factory=dict)  # given by a benchmark
 
+    @property
+    def kind(self) -> Kind:
+        """A run without labels is a search."""
+        return Kind(self.labels.get("kind", Kind.SEARCH))
+
+    @property
+    def method(self) -> str:
+        """The method's label in tables, with the switch that changes it."""
+        if system := self.labels.get("system"):
+            return system
+        switch = self.labels.get("switch")
+        return f"{self.settings['method']} ({switch})" if switch else str(self.settings["method"])
+
 
 class Kind(enum.StrEnum):
     """Kind of a run in a benchmark: a search, or given sources that are only judged."""
@@ -148,6 +161,16 @@ class Final:
     def speedup_interval(self) -> tuple[float, float] | None:
         """The speedup over the reference, as an interval with 99 % confidence."""
         return self.report.speedup_interval
+
+
+@dataclass(frozen=True)
+class AttemptAccount:
+    """The calls of one attempt and their cost. ``is_waiting`` is true while the reply to a call is open."""
+
+    number: int
+    calls: int
+    spent: Spend
+    is_waiting: bool
 
 
 @dataclass(frozen=True)

@@ -44,14 +44,13 @@ class RunPlan:
     def of(cls, record: RunRecord, given: Iterable[Work] = ()) -> RunPlan:
         """Return the plan of a stored run. Older stores lack some settings."""
         settings, budget = record.settings, record.settings.get("budget", {})
-        evaluation, switch = settings.get("evaluation", {}), record.labels.get("switch")
-        method = record.labels.get("system") or str(settings.get("method", ""))
+        evaluation = settings.get("evaluation", {})
         return cls(
             record.id,
             record.task.name,
-            f"{method} ({switch})" if switch else method,
+            record.method,
             str(evaluation.get("score", "")),
-            Kind(record.labels.get("kind", Kind.SEARCH)),
+            record.kind,
             Target(evaluation.get("target", Target.CPU)),
             int(settings.get("seed", 0)),
             int(budget.get("attempts", 0)),
