@@ -179,10 +179,11 @@ def _show_forecast(cells: list[Cell], parallel_runs: int, both_scores: bool) -> 
 
 def _run(cells: list[Cell], folder: Path, parallel_runs: int, both_scores: bool, plain: bool) -> None:
     from stark.bench.runner import run_grid
-    from stark.cli.live.bench_view import open_bench_view
+    from stark.cli.live.view import View
     from stark.cli.terminal import bench as lines
+    from stark.progress.draw_bench import draw_bench
 
-    with open_bench_view(str(folder), plain) as view:
+    with View(lambda board, frame: draw_bench(board, str(folder), frame), plain=plain) as view:
         view.doing(f"Starting the evaluator for {len(cells)} runs")
         progress = lines.GridProgress(view.line)
         try:

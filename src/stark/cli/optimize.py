@@ -10,8 +10,7 @@ from typing import Annotated, Any
 import typer
 
 from stark.cli.exit_codes import ExitCode
-from stark.cli.live.run_view import open_run_view, print_tree
-from stark.cli.live.view import View
+from stark.cli.live.view import View, print_lines
 from stark.cli.options import (
     AllowWeakSandbox,
     ApiKeyEnv,
@@ -42,13 +41,16 @@ from stark.cli.options import (
 from stark.cli.stored_run import read_final, read_run, read_usage
 from stark.cli.terminal.progress import Progress
 from stark.cli.terminal.run import is_faster_than, show_estimate, show_first_steps, show_result, show_start
-from stark.cli.terminal.screen import show_line, show_title
+from stark.cli.terminal.screen import console, show_line, show_title
 from stark.core.errors import StarkError, UsageError
 from stark.core.records import EndReason
 from stark.models.open import PLAYBOOK
+from stark.progress.draw_run import draw_only_run, tree_lines
+from stark.progress.words import fit
 from stark_worker.protocol.baselines import COMPILED
 from stark_worker.protocol.report import DeviceFacts
 
+MAX_PRINTED_NODES = 60
 BEST_FILE = "best.py"  # the best kernel, in its run's folder
 
 
@@ -114,7 +116,7 @@ def optimize(
     if not (job.folder / FILE_NAME).exists() and (job.folder / BEST_FILE).exists():
         raise UsageError(f"The run would overwrite {job.folder / BEST_FILE}.", "Choose another folder with --run DIR.")
     show_start(_describe_run(settings, job.folder))
-    view = open_run_view(Progress(), plain)
+    view = View(draw_only_run, Progress(), plain)
     _wait_and_report(start(job, view, signals=True, board=view.board), job.folder, beat, view)
 
 
@@ -147,7 +149,7 @@ def resume(
         nodes = store.nodes(record.id)
     progress.set_reference(nodes)
     show_start([("task", record.task.name), ("nodes", str(len(nodes)))])
-    view = open_run_view(progress, plain)
+    view = View(draw_only_run, progress, plain)
     _wait_and_report(resume_run(folder, changed, view, signals=True, board=view.board), folder, beat, view)
 
 
@@ -163,7 +165,7 @@ def _wait_and_report(work: Any, folder: Path, beat: Bar, view: View) -> None:
         show_line("Stopped before anything new was measured.")
         raise typer.Exit(ExitCode.INTERRUPTED) from None
     if view.is_live:
-        print_tree(view)
+        _print_tree(view)
     best = _export_best(folder, found and result.contradiction is None)
     priced = all(one.usd is not None for one in read_usage(folder).values())
     show_result(result, folder, compiled, best, priced)
@@ -175,6 +177,13 @@ def _wait_and_report(work: Any, folder: Path, beat: Bar, view: View) -> None:
         raise typer.Exit(ExitCode.UNRESOLVED)
     if not result.improved or (beat is Bar.COMPILED and not (compiled and is_faster_than(result, compiled))):
         raise typer.Exit(ExitCode.NOT_IMPROVED)
+
+
+def _print_tree(view: View) -> None:
+    """Print the tree that the live view showed last, so that it stays."""
+    frame = view.frame(console.width, MAX_PRINTED_NODES)
+    for run in view.board.runs.values():
+        print_lines(fit(tree_lines(run, frame, MAX_PRINTED_NODES), frame))
 
 
 def _read_settings(folder: Path) -> Any:

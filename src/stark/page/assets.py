@@ -60,17 +60,25 @@ def served_page() -> str:
     return _page("STARK", f'<link rel="icon" href="/static/icon.svg">{styles}{scripts}', "")
 
 
-def standalone_page(title: str, data: dict[str, Any]) -> str:
-    """Return the page as one file that holds its data (see ``stark.page.collection``) and needs no server."""
-    styles, scripts = ([(STATIC / name).read_text(encoding="utf-8") for name in names] for names in (STYLES, SCRIPTS))
+def standalone_page(title: str, data: dict[str, Any] | None, before: str = "", style: str = "") -> str:
+    """Return the page as one file that holds its data (see ``stark.page.collection``) and needs no server.
+
+    ``before`` is markup above it, with its ``style``. Without data the file holds nothing else.
+    """
+    names = SCRIPTS if data is not None else ()
+    styles, scripts = ([(STATIC / name).read_text(encoding="utf-8") for name in each] for each in (STYLES, names))
+    styles += [style] if style else []
     policy = {name: value for name, value in POLICY.items() if name != "frame-ancestors"}  # a page cannot state that
-    policy |= {"script-src": _hashes(scripts), "style-src": _hashes(styles), "connect-src": "'none'"}
+    policy |= {"script-src": _hashes(scripts) or "'none'", "style-src": _hashes(styles), "connect-src": "'none'"}
+    policy |= {"img-src": "data:"}
     head = f'<meta http-equiv="Content-Security-Policy" content="{format_policy(policy)}">'
-    head += "".join(f"<style>{style}</style>" for style in styles)
+    head += "".join(f"<style>{each}</style>" for each in styles)
+    if data is None:
+        return _page(title, head, "", before)
     # Inside a script, only "</" and "<!--" could end the data early.
     text = json.dumps(data, allow_nan=False).replace("<", "\\u003c")
     body = f'<script type="application/json" id="stark-data">{text}</script>'
-    return _page(title, head, body + "".join(f"<script>{script}</script>" for script in scripts))
+    return _page(title, head, body + "".join(f"<script>{script}</script>" for script in scripts), before)
 
 
 def format_policy(policy: dict[str, str]) -> str:
@@ -83,11 +91,12 @@ def _hashes(texts: list[str]) -> str:
     return " ".join(f"'sha256-{base64.b64encode(digest).decode()}'" for digest in digests)
 
 
-def _page(title: str, head: str, body: str) -> str:
+def _page(title: str, head: str, body: str, before: str = "") -> str:
+    script_note = "" if before else "<noscript>This page needs JavaScript. In a terminal: stark show DIR</noscript>"
     return (
         '<!doctype html><html lang="en"><head><meta charset="utf-8">'
         '<meta name="viewport" content="width=device-width, initial-scale=1">'
         f"<title>{escape(title)}</title>{head}</head>"
-        "<body><noscript>This page needs JavaScript. In a terminal: stark show DIR</noscript>"
+        f"<body>{script_note}{before}"
         f'<div id="app"></div>{body}</body></html>'
     )

@@ -158,8 +158,33 @@ class _Taken:
         """Return the seconds, with those of a step."""
         if step in IDLE_STEPS:
             return self.seconds
-        is_lane = step in LANE_STEPS or (step is Step.BUILDING and self.in_lane)
-        return self.seconds + (Seconds(lane=duration_s) if is_lane else Seconds(own=duration_s))
+        in_lane = self.is_in_lane(step)
+        return self.seconds + (Seconds(lane=duration_s) if in_lane else Seconds(own=duration_s))
+
+    def is_in_lane(self, step: Step) -> bool:
+        """True if a step holds a lane. Without a GPU, a build does too."""
+        return step in LANE_STEPS or (step is Step.BUILDING and self.in_lane)
+
+
+class _LaneMeter:
+    """Counts the lanes that work at the same time, by their average while any of them works.
+
+    A lane begins its next piece before the last one has landed, so a single moment would show one lane too many.
+    """
+
+    def __init__(self) -> None:
+        self._last: tuple[float, int] | None = None
+        self._busy_s = self._lane_s = 0.0
+
+    def measure(self, in_lanes: int, now: float) -> None:
+        if self._last is not None and self._last[1]:
+            self._busy_s += now - self._last[0]
+            self._lane_s += (now - self._last[0]) * self._last[1]
+        self._last = (now, in_lanes)
+
+    @property
+    def count(self) -> int:
+        return max(1, round(self._lane_s / self._busy_s)) if self._busy_s else 1
 
 
 class Board:
@@ -173,7 +198,7 @@ class Board:
         self.began: float | None = None  # when the first piece began
         self._pace = Pace(ASSUMED[Target.CPU])
         self._taken: dict[tuple[str, Work, int], _Taken] = {}
-        self._lanes = 1
+        self._lanes = _LaneMeter()
         self._estimate: tuple[float, float | None] = (-math.inf, None)
 
     def add(self, plan: RunPlan, nodes: Iterable[NodeLine] = (), final: Final | None = None) -> RunBoard:
@@ -192,7 +217,9 @@ class Board:
             if event.kind is EventKind.NOTE:
                 self.notes.append(event.text)
             if (run := self.runs.get(event.run)) is not None:
+                self._lanes.measure(self._count_in_lanes(), now)
                 self._apply(run, event, now)
+                self._lanes.measure(self._count_in_lanes(), now)
 
     def _apply(self, run: RunBoard, event: Event, now: float) -> None:
         run.spent = event.spent
@@ -253,8 +280,10 @@ class Board:
         parent = event.node.id if event.node is not None else old.parent if old else None
         began = old.began if old else now
         run.flights[event.work, number] = Flight(run.plan.run, event.work, number, parent, step, now, began)
-        judging = sum(f.step in LANE_STEPS for each in self.runs.values() for f in each.flights.values())
-        self._lanes = max(self._lanes, judging)
+
+    def _count_in_lanes(self) -> int:
+        flights = [(run.plan.run, *key, flight) for run in self.runs.values() for key, flight in run.flights.items()]
+        return sum(self._taken[run, work, number].is_in_lane(f.step) for run, work, number, f in flights)
 
     def _leave(self, run: RunBoard, now: float, number: int) -> None:
         """Let finished work land, and learn from it."""
@@ -283,7 +312,7 @@ class Board:
             if waiting or in_flight:
                 left.append(RunLeft(waiting, in_flight, run.plan.jobs))
         elapsed_s = 0.0 if self.began is None else now - self.began
-        return estimate_seconds(self._pace, left, self.parallel_runs, self._lanes, elapsed_s)
+        return estimate_seconds(self._pace, left, self.parallel_runs, self._lanes.count, elapsed_s)
 
 
 def count_down(flights: Flights, now: float) -> Flights:

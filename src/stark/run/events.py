@@ -44,9 +44,10 @@ class EventSender:
 def recording(folder: Path, board: Board | None, listener: Listener) -> Iterator[tuple[Board, Listener]]:
     """Keep what is in flight on the board and in a file of the folder, where other processes read it.
 
-    Events go to the yielded listener, which passes them on. Its runs must be added to the yielded board.
+    Events go to the yielded listener, which passes them on. Its runs must be added to the yielded board. A listener
+    with a board of its own shows that one.
     """
-    kept = board or Board()
+    kept: Board = board or getattr(listener, "board", None) or Board()
 
     def record(event: Event) -> None:
         now = time.time()

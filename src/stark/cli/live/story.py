@@ -6,9 +6,9 @@ from collections.abc import Iterator
 
 from rich.text import Text
 
-from stark.cli.live.words import describe_run, format_outcome, plain
 from stark.cli.terminal.screen import format_name
 from stark.progress.board import Board
+from stark.progress.words import describe_run, format_outcome, plain
 
 
 class Story:

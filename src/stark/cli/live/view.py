@@ -7,8 +7,7 @@ import os
 import sys
 import threading
 import time
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
 from types import TracebackType
 from typing import Self
 
@@ -16,35 +15,27 @@ from rich.console import Console, ConsoleOptions, Group, RenderResult
 from rich.live import Live
 from rich.text import Text
 
-from stark.cli.live.words import Marks, describe_flight, format_duration, format_left, marks_for, plain
-from stark.cli.terminal.screen import console, format_money
+from stark.cli.terminal.screen import console
 from stark.core.interfaces import Listener
 from stark.core.records import Event
 from stark.progress.board import Board
+from stark.progress.words import (
+    FRAMES_PER_S,
+    Frame,
+    Line,
+    describe_flight,
+    format_duration,
+    format_left,
+    format_money,
+    marks_for,
+    plain,
+)
 
-FRAMES_PER_S = 8
 QUIET_S, MAX_QUIET_S = 10.0, 60.0  # without a line for that long, plain lines have a heartbeat
 MAX_NAMED = 3  # pieces of work that a heartbeat names
 
 
-@dataclass(frozen=True)
-class Frame:
-    """The room for a drawing, its marks, and the time: ``now`` of the system's clock, ``elapsed_s`` since the start."""
-
-    width: int
-    height: int
-    marks: Marks
-    now: float
-    elapsed_s: float
-    seconds_left: float | None = None
-    doing: str = ""
-
-    @property
-    def spin(self) -> str:
-        return self.marks.spinner[int(self.now * FRAMES_PER_S) % len(self.marks.spinner)]
-
-
-Draw = Callable[[Board, Frame], list[Text]]
+Draw = Callable[[Board, Frame], list[Line]]
 TimeLeft = Callable[[float], float | None]
 
 
@@ -128,11 +119,11 @@ class View:
         marks = marks_for(self._screen.encoding if self._screen else None)
         return Frame(width, height, marks, now, now - self.began, self.time_left(now), doing)
 
-    def draw(self, width: int, height: int) -> list[Text]:
+    def draw(self, width: int, height: int) -> list[Line]:
         """Return the lines of this moment."""
         return self.draw_with(self.frame(width, height))
 
-    def draw_with(self, frame: Frame) -> list[Text]:
+    def draw_with(self, frame: Frame) -> list[Line]:
         """Return the lines in a frame."""
         with self.board.lock:
             return self._draw(self.board, frame)
@@ -144,6 +135,12 @@ class View:
                     text = describe_board(self.board, self.frame(1, 1))
                 console.print(Text(text, "dim"))
                 self._last_line, self._quiet_s = time.monotonic(), min(MAX_QUIET_S, 2 * self._quiet_s)
+
+
+def print_lines(lines: Sequence[Line]) -> None:
+    """Print lines that are drawn once."""
+    for line in lines:
+        console.print(Text.assemble(*line))
 
 
 def describe_board(board: Board, frame: Frame) -> str:
@@ -165,7 +162,8 @@ class _Picture:
         self._view = view
 
     def __rich_console__(self, screen: Console, options: ConsoleOptions) -> RenderResult:
-        yield Group(*self._view.draw(options.max_width, options.height or screen.height))
+        lines = self._view.draw(options.max_width, options.height or screen.height)
+        yield Group(*(Text.assemble(*line, no_wrap=True, overflow="crop") for line in lines))
 
 
 class _NoteHandler(logging.Handler):

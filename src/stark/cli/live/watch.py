@@ -12,21 +12,21 @@ import typer
 from rich.table import Table
 from rich.text import Text
 
-from stark.cli.live.view import View
-from stark.cli.live.words import plain
+from stark.cli.live.view import View, print_lines
 from stark.cli.options import Plain, RunFolder, RunName
 from stark.cli.terminal import screen
 from stark.cli.terminal.command import format_command
+from stark.progress.words import plain as plain_text
 
 POLL_S = 0.5
 
 
 def watch(folder: RunFolder, run: RunName = None, plain: Plain = False) -> None:
     """Follow a run or a benchmark from another terminal, until it ends. Ctrl-C ends only the view."""
-    from stark.cli.live.bench_view import draw_bench
-    from stark.cli.live.run_view import draw_only_run
     from stark.cli.live.stored import StoredBoard
     from stark.cli.live.story import Story
+    from stark.progress.draw_bench import draw_bench
+    from stark.progress.draw_run import draw_only_run
 
     stored = StoredBoard(folder, _find(folder, run) if run else None)
     is_single = len(stored.board.runs) == 1
@@ -82,7 +82,7 @@ def runs(
         age = "" if each.age_s is None else format_age(each.age_s)
         style = {"running": "bold green", "unreadable": "red"}.get(each.state, "default")
         cells = (str(each.folder), each.task, each.state, best, attempts, cost, age)
-        table.add_row(*(Text(plain(cell), style if place == 2 else "") for place, cell in enumerate(cells)))
+        table.add_row(*(Text(plain_text(cell), style if place == 2 else "") for place, cell in enumerate(cells)))
     screen.print_full_width(table)
     for problem in dict.fromkeys(each.problem for each in found if each.problem):
         screen.show_line(problem)
@@ -100,8 +100,7 @@ def _print_board(view: View, seconds: float) -> None:
     """Print how a store stands."""
     width, height = screen.console.width, 10_000
     frame = dataclasses.replace(view.frame(width, height), elapsed_s=seconds)
-    for line in view.draw_with(frame):
-        screen.console.print(line)
+    print_lines(view.draw_with(frame))
 
 
 def _find(folder: Path, name: str) -> str:

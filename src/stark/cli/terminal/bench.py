@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING
 from rich.table import Table
 from rich.text import Text
 
-from stark.cli.live.words import format_left
 from stark.cli.terminal.command import format_command
 from stark.cli.terminal.screen import console, format_limits, format_money
 from stark.core.records import Ending, EndReason, Kind
+from stark.progress.words import format_left
 from stark_worker.protocol.report_text import strip_control_chars
 
 if TYPE_CHECKING:  # at run time these load the agents, which would slow `stark --help` down

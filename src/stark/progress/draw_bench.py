@@ -4,49 +4,44 @@ from __future__ import annotations
 
 from collections import Counter
 
-from rich.text import Text
-
-from stark.cli.live.run_view import fit
-from stark.cli.live.view import Frame, View
-from stark.cli.live.words import (
+from stark.core.records import EndReason, Kind
+from stark.progress.board import Board, RunBoard
+from stark.progress.words import (
+    Frame,
+    Line,
     describe_flight,
     describe_run,
+    fit,
     format_bar,
     format_count,
     format_duration,
     format_left,
+    format_money,
+    line_of,
     plain,
     shorten,
 )
-from stark.cli.terminal.screen import format_money
-from stark.core.records import EndReason, Kind
-from stark.progress.board import Board, RunBoard
 
 MAX_NAME = 44
 MAX_NOTES = 3
 
 
-def open_bench_view(title: str, plain: bool = False, board: Board | None = None) -> View:
-    """Return a view of a benchmark. In plain mode the caller prints a line for each run that ends."""
-    return View(lambda shown, frame: draw_bench(shown, title, frame), plain=plain, board=board)
-
-
-def draw_bench(board: Board, title: str, frame: Frame) -> list[Text]:
+def draw_bench(board: Board, title: str, frame: Frame) -> list[Line]:
     """Return the lines of a benchmark, no more than the frame has room for."""
-    head = [Text.assemble(("STARK benchmark", "bold"), (f"  {plain(title)}", "dim")), *total_lines(board, frame)]
-    notes = [Text(plain(note), "yellow") for note in list(board.notes)[-MAX_NOTES:]]
+    head = [line_of(("STARK benchmark", "bold"), (f"  {plain(title)}", "dim")), *total_lines(board, frame)]
+    notes = [[(plain(note), "yellow")] for note in list(board.notes)[-MAX_NOTES:]]
     running = [line for run in board.runs.values() if run.flights for line in _running_lines(run, frame)]
     if not running and not all(run.has_ended for run in board.runs.values()):
-        running = [Text.assemble((f"{frame.spin} ", "cyan"), plain(frame.doing or "waiting"))]
+        running = [line_of((f"{frame.spin} ", "cyan"), plain(frame.doing or "waiting"))]
     room = max(1, frame.height - len(head) - len(notes) - 2)
     if len(running) > room:
         more = len(running) - room + 1
-        running = [*running[: room - 1], Text(f"  and {more} more in flight", "dim")]
+        running = [*running[: room - 1], [(f"  and {more} more in flight", "dim")]]
     ended = _ended_lines(board, room - len(running) - 1)
-    return fit([*head, Text(), *running, *([Text()] if ended else []), *ended, *notes], frame)
+    return fit([*head, [], *running, *([[]] if ended else []), *ended, *notes], frame)
 
 
-def total_lines(board: Board, frame: Frame) -> list[Text]:
+def total_lines(board: Board, frame: Frame) -> list[Line]:
     """Return the totals: runs and attempts, money and time."""
     runs, made, planned = list(board.runs.values()), board.made, board.planned
     ended = sum(run.has_ended for run in runs)
@@ -54,13 +49,13 @@ def total_lines(board: Board, frame: Frame) -> list[Text]:
     bar = format_bar(share, max(4, min(30, frame.width // 4)), frame.marks)
     spent = board.spent
     return [
-        Text.assemble(("  done  ", "dim"), bar, f" {made} of {planned} attempts, {ended} of {len(runs)} runs"),
-        Text.assemble((" spent  ", "dim"), f"{format_money(spent.usd)}, {format_count(spent.tokens)} tokens"),
-        Text.assemble(("  time  ", "dim"), f"{format_duration(frame.elapsed_s)}, {format_left(frame.seconds_left)}"),
+        line_of(("  done  ", "dim"), bar, f" {made} of {planned} attempts, {ended} of {len(runs)} runs"),
+        line_of((" spent  ", "dim"), f"{format_money(spent.usd)}, {format_count(spent.tokens)} tokens"),
+        line_of(("  time  ", "dim"), f"{format_duration(frame.elapsed_s)}, {format_left(frame.seconds_left)}"),
     ]
 
 
-def _running_lines(run: RunBoard, frame: Frame) -> list[Text]:
+def _running_lines(run: RunBoard, frame: Frame) -> list[Line]:
     """Return a line for each piece of work in flight; the first names the run."""
     name_width = min(MAX_NAME, max(16, frame.width // 3))
     lines = []
@@ -69,7 +64,7 @@ def _running_lines(run: RunBoard, frame: Frame) -> list[Text]:
         facts = format_run_facts(run) if not place else ""
         words = describe_flight(flight, run.plan, frame.now)
         lines.append(
-            Text.assemble((f"{frame.spin} ", "cyan"), f"{name.ljust(name_width)} ", (f"{facts:>16}  ", "dim"), words)
+            line_of((f"{frame.spin} ", "cyan"), f"{name.ljust(name_width)} ", (f"{facts:>16}  ", "dim"), words)
         )
     return lines
 
@@ -82,16 +77,16 @@ def format_run_facts(run: RunBoard) -> str:
     return "  ".join(filter(None, (count, f"{speedup:.2f}x" if speedup and run.plan.kind is Kind.SEARCH else "")))
 
 
-def _ended_lines(board: Board, room: int) -> list[Text]:
+def _ended_lines(board: Board, room: int) -> list[Line]:
     """Return the runs that ended last, and how many ended for which reason."""
     ended = [run for run in board.runs.values() if run.has_ended]
     if not ended or room < 2:
         return []
     reasons = Counter(run.ending.reason.meaning if run.ending else "done" for run in ended)
-    lines = [Text("ended: " + ", ".join(f"{count} {reason}" for reason, count in sorted(reasons.items())), "bold")]
+    lines = [line_of(("ended: " + ", ".join(f"{count} {reason}" for reason, count in sorted(reasons.items())), "bold"))]
     for run in ended[-(room - 1) :]:
         is_done = run.ending is None or run.ending.reason is EndReason.DONE
-        how = "" if run.ending is None or is_done else f"  {run.ending.reason.meaning}: {plain(run.ending.message)}"
+        how = "" if run.ending is None or is_done else f"  {plain(run.ending.message or run.ending.reason.meaning)}"
         name = shorten(describe_run(run.plan), MAX_NAME).ljust(MAX_NAME)
-        lines.append(Text.assemble(f"  {name} ", (f"{format_run_facts(run):>16}", "dim"), (how, "yellow")))
+        lines.append(line_of(f"  {name} ", (f"{format_run_facts(run):>16}", "dim"), (how, "yellow")))
     return lines
