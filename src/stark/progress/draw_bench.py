@@ -29,16 +29,16 @@ MAX_NOTES = 3
 def draw_bench(board: Board, title: str, frame: Frame) -> list[Line]:
     """Return the lines of a benchmark, no more than the frame has room for."""
     head = [line_of(("STARK benchmark", "bold"), (f"  {plain(title)}", "dim")), *total_lines(board, frame)]
-    notes = [[(plain(note), "yellow")] for note in list(board.notes)[-MAX_NOTES:]]
+    notes = [line_of((plain(note), "yellow")) for note in list(board.notes)[-MAX_NOTES:]]
     running = [line for run in board.runs.values() if run.flights for line in _running_lines(run, frame)]
     if not running and not all(run.has_ended for run in board.runs.values()):
         running = [line_of((f"{frame.spin} ", "cyan"), plain(frame.doing or "waiting"))]
     room = max(1, frame.height - len(head) - len(notes) - 2)
     if len(running) > room:
         more = len(running) - room + 1
-        running = [*running[: room - 1], [(f"  and {more} more in flight", "dim")]]
+        running = [*running[: room - 1], line_of((f"  and {more} more in flight", "dim"))]
     ended = _ended_lines(board, room - len(running) - 1)
-    return fit([*head, [], *running, *([[]] if ended else []), *ended, *notes], frame)
+    return fit([*head, line_of(), *running, *([line_of()] if ended else []), *ended, *notes], frame)
 
 
 def total_lines(board: Board, frame: Frame) -> list[Line]:

@@ -44,11 +44,11 @@ def draw_run(board: Board, run: RunBoard, frame: Frame) -> list[Line]:
     plan = run.plan
     head = [line_of((plain(plan.task), "bold"), (f"  {plain(plan.method)}, {plan.target}, {plan.score}", "dim"))]
     status = status_lines(run, frame)
-    notes = [[(plain(note), "yellow")] for note in list(board.notes)[-MAX_NOTES:]]
+    notes = [line_of((plain(note), "yellow")) for note in list(board.notes)[-MAX_NOTES:]]
     flights = flight_lines(run, frame)
     fixed = len(head) + len(status) + len(notes) + len(flights) + 2
     tree = tree_lines(run, frame, max(3, frame.height - fixed))
-    lines = [*head, *tree, [], *flights, *notes, [], *status]
+    lines = [*head, *tree, line_of(), *flights, *notes, line_of(), *status]
     if len(lines) > frame.height:  # a small window: what changes is at the bottom
         lines = [*head, *[*flights, *status][-(frame.height - 1) :]] if frame.height > 1 else status[-1:]
     return fit(lines, frame)
@@ -74,7 +74,7 @@ def status_lines(run: RunBoard, frame: Frame) -> list[Line]:
     """Return the best so far, the limits, and the time."""
     plan, marks = run.plan, frame.marks
     best = run.best
-    shown = [("no correct kernel yet", "dim")]
+    shown = line_of(("no correct kernel yet", "dim"))
     if best is not None:
         speedup = run.speedup(best)
         shown = line_of(

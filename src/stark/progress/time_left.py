@@ -7,6 +7,7 @@ says of the work already done, against the time it really took, corrects what it
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -45,13 +46,13 @@ _GPU = {
     Work.AUTOTUNE: Seconds(0.0, 50.0),
     Work.GIVEN: Seconds(0.0, 4.0),
 }
-_CPU = {
-    Work.REFERENCE: Seconds(0.0, 5.0),
-    Work.ATTEMPT: Seconds(60.0, 8.0),
-    Work.FINAL: Seconds(0.0, 60.0),
-    Work.COMPILE: Seconds(0.0, 25.0),
-    Work.AUTOTUNE: Seconds(0.0, 25.0),
-    Work.GIVEN: Seconds(0.0, 8.0),
+_CPU = {  # measured on two cores, in the proportions that matter here
+    Work.REFERENCE: Seconds(0.0, 10.0),
+    Work.ATTEMPT: Seconds(60.0, 16.0),
+    Work.FINAL: Seconds(0.0, 75.0),
+    Work.COMPILE: Seconds(0.0, 45.0),
+    Work.AUTOTUNE: Seconds(0.0, 45.0),
+    Work.GIVEN: Seconds(0.0, 16.0),
 }
 ASSUMED: dict[Target, Mapping[Work, Seconds]] = {Target.CPU: _CPU, Target.CUDA: _GPU, Target.TRITON: _GPU}
 
@@ -97,10 +98,13 @@ class Pace:
         return sum(self._sums.values(), Seconds())
 
     def _lane_scale(self) -> float:
-        """How slow the lanes are, compared with the assumption, on the work they have done."""
-        expected = sum(self._assumed[work].lane * count for work, count in self.counts.items())
-        measured = sum(self._sums[work].lane for work in self.counts)
-        return (measured + PRIOR_WEIGHT) / (expected + PRIOR_WEIGHT) if measured else 1.0
+        """Return the slowness of the lanes: the geometric mean of measured over assumed, each kind of work once."""
+        ratios = [
+            self._sums[work].lane / count / self._assumed[work].lane
+            for work, count in self.counts.items()
+            if self._sums[work].lane
+        ]
+        return math.exp(sum(map(math.log, ratios)) / (len(ratios) + PRIOR_WEIGHT))
 
 
 def estimate_seconds(
