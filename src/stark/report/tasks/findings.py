@@ -11,7 +11,7 @@ from stark.analysis.metrics import clamp_speedup
 from stark.analysis.results import RunResult
 from stark.core.records import EndReason, Kind
 from stark.report.table import Table
-from stark_worker.protocol.baselines import COMPILED
+from stark_worker.protocol.baselines import COMPILED, EAGER
 
 HOUR_S = 3600.0
 FOUND = "found"  # the name of the table
@@ -57,7 +57,11 @@ class TaskFinding:
 
     @property
     def compiled_ms(self) -> float | None:
-        return self.best.baselines.get(COMPILED)
+        """The time of torch.compile beside the eager time of the row, by their ratio in the same turns."""
+        metrics, baselines = self.best.metrics, self.best.baselines
+        if metrics is None or COMPILED not in baselines:
+            return None
+        return baselines[COMPILED] / baselines[EAGER] * metrics.paired_root_ms
 
 
 def find_tasks(results: Sequence[RunResult]) -> list[TaskFinding]:
