@@ -26,6 +26,7 @@ HATCHES = ("", "///")
 SPREAD_ALPHA = 0.15
 
 ChooseGroups = Callable[[Sequence[Group]], list[Group]]
+Average = Callable[[Sequence[float]], float]
 DrawPanel = Callable[[Any, Sequence[Group]], None]
 
 
@@ -77,7 +78,7 @@ def _save(figure: Figure) -> dict[str, bytes]:
 
 def _draw_ratios(axes: Any, groups: Sequence[Group]) -> None:
     pairs = list(stark_ratios(groups))
-    averages = {"mean": statistics.fmean, "median": statistics.median}
+    averages: dict[str, Average] = {"mean": statistics.fmean, "median": statistics.median}
     for place, (name, average) in enumerate(averages.items()):
         heights = [average(ratios) for _, ratios in pairs]
         spread = [
@@ -106,11 +107,9 @@ def _draw_ratios(axes: Any, groups: Sequence[Group]) -> None:
     _put_beside(axes.legend, fontsize=8)
 
 
-def _seed_range(
-    groups: Sequence[Group], other: Group, average: Callable[[Sequence[float]], float]
-) -> tuple[float, float] | None:
+def _seed_range(groups: Sequence[Group], other: Group, average: Average) -> tuple[float, float] | None:
     """The lowest and highest average of one seed; None for a single seed."""
-    found = []
+    found: list[float] = []
     for seed in _seeds(other):
         of_seed = [each.restrict_to({key for key in each.keys if key[1] == seed}) for each in groups]
         ratios = [ratios for each, ratios in stark_ratios(of_seed) if each.runs and each.labels == other.labels]
