@@ -96,20 +96,18 @@ def read_results(folder: Path) -> list[RunResult]:
     with closing(open_store(folder, write=False)) as store:
         records = store.runs()
         timed = {
-            _baseline_key(record): _read_baselines(store, record)
-            for record in records
-            if _kind(record) == Kind.BASELINES
+            _baseline_key(record): _read_baselines(store, record) for record in records if record.kind == Kind.BASELINES
         }
         found = {
             record.id: _read_result(store, record, timed, store.judgements(record.id), store.final(record.id))
             for record in records
-            if _kind(record) not in (Kind.BASELINES, Kind.RESCORED)
+            if record.kind not in (Kind.BASELINES, Kind.RESCORED)
         }
-        searches = {_search_key(record): found[record.id] for record in records if _kind(record) == Kind.SEARCH}
+        searches = {_search_key(record): found[record.id] for record in records if record.kind == Kind.SEARCH}
         winners = [
             _read_rescored(store, record, timed, searches.get(_search_key(record)))
             for record in records
-            if _kind(record) == Kind.RESCORED
+            if record.kind == Kind.RESCORED
         ]
     results = [*found.values(), *winners]
     if not results:
@@ -137,9 +135,9 @@ def _read_rescored(store: StoreReader, record: RunRecord, timed: Timed, search: 
 def _search_key(record: RunRecord) -> tuple[str, str, int, Score]:
     """Key shared by a search and its rescored winner: task, method, seed and the score that drove it."""
     score = Score(record.settings["evaluation"]["score"])
-    if _kind(record) == Kind.RESCORED:
+    if record.kind == Kind.RESCORED:
         (score,) = set(Score) - {score}
-    return record.task.name, _method(record), int(record.settings["seed"]), score
+    return record.task.name, record.method, int(record.settings["seed"]), score
 
 
 def _read_result(
@@ -152,11 +150,11 @@ def _read_result(
     usage, baselines = store.usage(record.id), timed.get(_baseline_key(record), [])
     return RunResult(
         run_id=record.id,
-        kind=_kind(record),
+        kind=record.kind,
         task=record.task.name,
         level=record.task.level,
         number=record.task.number,
-        method=_method(record),
+        method=record.method,
         base_method=record.labels.get("system") or str(record.settings["method"]),
         seed=int(record.settings["seed"]),
         score=_format_score(record),
@@ -215,21 +213,9 @@ def _format_device(facts: DeviceFacts) -> str:
     return f"{facts.name} ({tools})" if tools else facts.name
 
 
-def _kind(record: RunRecord) -> str:
-    return record.labels.get("kind", Kind.SEARCH)
-
-
 def _baseline_key(record: RunRecord) -> tuple[str, str]:
     """Key shared by a run and its baselines."""
     return record.task.name, _format_score(record)
-
-
-def _method(record: RunRecord) -> str:
-    """The method's label in tables, with the switch that changes it."""
-    if system := record.labels.get("system"):
-        return system
-    switch = record.labels.get("switch")
-    return f"{record.settings['method']} ({switch})" if switch else str(record.settings["method"])
 
 
 def _format_score(record: RunRecord) -> str:

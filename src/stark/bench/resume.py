@@ -33,14 +33,17 @@ class StoredCells:
     def record(self, cell: Cell) -> RunRecord:
         return self._records[cell.id]
 
+    def all_cells(self) -> list[Cell]:
+        """Return the cells of the grid, and those of winners by the other score."""
+        both = [(cell, self._both_scores and cell.kind is Kind.SEARCH) for cell in self._cells]
+        return [each for cell, twice in both for each in ((cell, cell.rescored()) if twice else (cell,))]
+
     def create_missing(self) -> None:
         """Store every cell that is new, so that a report on half a grid knows the whole grid."""
-        for cell in self._cells:
-            rescored = [cell.rescored()] if self._both_scores and cell.kind is Kind.SEARCH else []
-            for each in (cell, *rescored):
-                if each.id not in self._records:
-                    self._records[each.id] = make_run_record(each, self._device)
-                    self._store.create(self._records[each.id])
+        for cell in self.all_cells():
+            if cell.id not in self._records:
+                self._records[cell.id] = make_run_record(cell, self._device)
+                self._store.create(self._records[cell.id])
 
     def end(self, cell: Cell, ending: Ending) -> None:
         """Store why a cell ended."""

@@ -8,26 +8,32 @@ the machinery had a fault (it is tried again), or the user stopped it.
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 
 from stark.bench.cell import Cell, GivenSource
-from stark.bench.progress import BenchProgress, OnCellEnd, OnNote, ProgressMeter
+from stark.bench.progress import BenchProgress, OnCellEnd, OnNote, ProgressMeter, plan_cell
 from stark.bench.resume import StoredCells
 from stark.core.errors import DegenerateTask, EvaluatorError, ModelError, StarkError, TaskError
+from stark.core.interfaces import Listener
 from stark.core.records import Ending, EndReason, Event, EventKind, Final, Kind
+from stark.core.steps import Work
 from stark.core.tree import ROOT_ID, Attempt, Node, Role, attempts_of
 from stark.evaluation.open import open_evaluator
 from stark.evaluation.requests import check_reference, make_request
 from stark.evaluation.shared import SharedEvaluator
+from stark.progress.board import Board, NodeLine
 from stark.run.assembly import OpenModels, assemble, check_prices, open_models
+from stark.run.events import EventSender, recording
 from stark.run.interrupts import interruptible
 from stark.run.loop import AS_UNINTERRUPTED, Run
 from stark.store.lookup import load_reports
 from stark.store.open import open_store
 from stark.store.sqlite import SqliteStore
+from stark_worker.protocol.baselines import COMPILED
 from stark_worker.protocol.report import DeviceFacts, EvalReport
 from stark_worker.protocol.request import Entry, EvalRequest
 
@@ -46,7 +52,10 @@ class Bench:
         on_cell_end: OnCellEnd = lambda cell, ending, progress: None,
         both_scores: bool = False,
         on_note: OnNote = lambda text: None,
+        board: Board | None = None,
+        listener: Listener = lambda event: None,
     ) -> None:
+        self._board, self._listener = board or Board(), listener
         self._cells, self._store, self._evaluator = cells, store, evaluator
         self._on_cell_end, self._on_note = on_cell_end, on_note
         self._stored = StoredCells(cells, store, device, both_scores)
@@ -73,6 +82,9 @@ class Bench:
     async def run(self, parallel_runs: int) -> None:
         """Work through the grid with that many runs in parallel."""
         self._stored.create_missing()
+        self._board.parallel_runs = parallel_runs
+        for cell in self._stored.all_cells():
+            self._show(cell)
         queue = [cell for cell in self._cells if not self._stored.is_settled(cell)]
 
         async def work() -> None:
@@ -89,7 +101,8 @@ class Bench:
 
     def progress(self) -> BenchProgress:
         """Return how far the benchmark is."""
-        return self._meter.measure(self._stored.made, self._stored.spent_usd(), self._stored.has_ended)
+        spent, left = self._stored.spent_usd(), self._board.seconds_left(time.time())
+        return self._meter.measure(self._stored.made, spent, self._stored.has_ended, left)
 
     @property
     def no_usable_task(self) -> bool:
@@ -113,10 +126,25 @@ class Bench:
             ending = Ending(EndReason.FAULT, str(error))
             self._note_fault(cell, error)
         self._stored.end(cell, ending)
+        self._events(cell).send(EventKind.ENDED, text=ending.reason, ending=ending)
         self._on_cell_end(cell, ending, self.progress())
+
+    def _show(self, cell: Cell) -> None:
+        """Put a cell on the board, with what is stored of it."""
+        run = self._board.add(
+            plan_cell(cell, self._stored.record(cell)),
+            map(NodeLine.of_judgement, self._store.judgements(cell.id)),
+            self._store.final(cell.id),
+        )
+        run.has_ended, run.ending = self._stored.has_ended(cell), self._stored.ending(cell)
+        run.spent = self._store.spent(cell.id)
+
+    def _events(self, cell: Cell) -> EventSender:
+        return EventSender(self._listener, cell.id, lambda: self._store.spent(cell.id))
 
     async def _search(self, cell: Cell) -> Ending:
         def count_attempt(event: Event) -> None:
+            self._listener(event)
             if event.kind is EventKind.LANDED and event.node is not None:
                 self._stored.made[cell.id] += len(attempts_of([event.node]))
 
@@ -135,9 +163,10 @@ class Bench:
         """Judge given sources, each as a child of the reference. ``final`` holds a winner's report by this score."""
         stored = self._stored.node_numbers(cell)
         if ROOT_ID not in stored:
-            report = await self._evaluator.evaluate(_reference_request(cell))
+            with self._events(cell).evaluating(ROOT_ID, Work.REFERENCE):
+                report = await self._evaluator.evaluate(_reference_request(cell))
             check_reference(report)
-            self._store.finish(cell.id, Node(ROOT_ID, None, Attempt(Role.REFERENCE, cell.task.source, report)))
+            self._land(cell, Node(ROOT_ID, None, Attempt(Role.REFERENCE, cell.task.source, report)))
         role = Role.OTHER if cell.kind is Kind.JUDGED else Role.GIVEN
         for given in cell.given:
             if given.number not in stored:
@@ -145,16 +174,21 @@ class Bench:
                 if known is None and self.stopped:
                     return Ending(EndReason.STOPPED)
                 report = known or await self._judge_source(cell, given)
-                self._store.finish(
-                    cell.id, Node(given.number, ROOT_ID, Attempt(role, given.source, report, notes=(given.label,)))
-                )
+                attempt = Attempt(role, given.source, report, notes=(given.label,))
+                self._land(cell, Node(given.number, ROOT_ID, attempt))
         return Ending(EndReason.DONE)
 
+    def _land(self, cell: Cell, node: Node) -> None:
+        self._store.finish(cell.id, node)
+        self._events(cell).send(EventKind.LANDED, node.id, node=node)
+
     async def _judge_source(self, cell: Cell, given: GivenSource) -> EvalReport:
-        request = make_request(cell.task, given.source, cell.settings.evaluation, given.entry)
+        request, work = make_request(cell.task, given.source, cell.settings.evaluation, given.entry), Work.GIVEN
         if cell.kind is Kind.BASELINES:  # the reference of the runs may have been timed on another day
             request = replace(request, opponent_source=cell.task.source)
-        return await self._evaluator.evaluate(request)
+            work = Work.COMPILE if given.label == COMPILED else Work.AUTOTUNE
+        with self._events(cell).evaluating(given.number, work):
+            return await self._evaluator.evaluate(request)
 
     def _share_reference(self, cell: Cell) -> None:
         """Let all runs on a task use the stored report on its own model."""
@@ -186,6 +220,8 @@ async def run_grid(
     both_scores: bool = False,
     signals: bool = False,
     on_note: OnNote = lambda text: None,
+    board: Board | None = None,
+    listener: Listener = lambda event: None,
 ) -> Bench:
     """Work through a grid in a store, which is made if it is missing. The returned bench says what ended it early."""
     searches = [cell for cell in cells if cell.kind is Kind.SEARCH]
@@ -193,7 +229,9 @@ async def run_grid(
         check_prices(settings, open_models(settings))
     with interruptible(signals) as running, closing(open_store(folder, write=True)) as store:
         async with SharedEvaluator(open_evaluator(cells[0].settings.evaluation, load_reports)) as evaluator:
-            bench = Bench(cells, store, evaluator, await evaluator.device(), on_cell_end, both_scores, on_note)
-            running.append(bench)
-            await bench.run(parallel_runs)
-            return bench
+            device = await evaluator.device()
+            with recording(folder, board, listener) as (shown, record):
+                bench = Bench(cells, store, evaluator, device, on_cell_end, both_scores, on_note, shown, record)
+                running.append(bench)
+                await bench.run(parallel_runs)
+                return bench

@@ -16,6 +16,7 @@ from stark.cli.options import (
     BaseUrl,
     EvaluatorName,
     ModelName,
+    Plain,
     PrecisionName,
     ScoreName,
     SettingsFile,
@@ -109,9 +110,11 @@ def bench(
     allow_weak_sandbox: AllowWeakSandbox = None,
     config: SettingsFile = None,
     sets: Assignments = None,
+    plain: Plain = False,
     dry_run: DryRun = False,
 ) -> None:
     """Run a grid of task x method x switch x seed into one store. The same command continues with what is missing."""
+    screen.show_title(f"STARK benchmark in {store}")
     from stark.bench.grid import read_grid, settings_factory
 
     if judge_only is not None and (method or switch or seeds or attempts):
@@ -130,7 +133,7 @@ def bench(
     if dry_run:
         _show_forecast(cells, parallel_runs, grid.both_scores)
     else:
-        _run(cells, store, parallel_runs, grid.both_scores)
+        _run(cells, store, parallel_runs, grid.both_scores, plain)
 
 
 def _load_tasks(kernelbench: Path | None, dataset: Path | None, files: Path | None, grid: GridFile) -> list[Task]:
@@ -174,18 +177,33 @@ def _show_forecast(cells: list[Cell], parallel_runs: int, both_scores: bool) -> 
     view.show_forecast(forecast(cells, parallel_runs, both_scores), parallel_runs)
 
 
-def _run(cells: list[Cell], folder: Path, parallel_runs: int, both_scores: bool) -> None:
+def _run(cells: list[Cell], folder: Path, parallel_runs: int, both_scores: bool, plain: bool) -> None:
     from stark.bench.runner import run_grid
-    from stark.cli.terminal import bench as view
+    from stark.cli.live.view import View
+    from stark.cli.terminal import bench as lines
+    from stark.progress.draw_bench import draw_bench
 
-    progress = view.GridProgress()
-    try:
-        work = run_grid(cells, folder, parallel_runs, progress, both_scores, signals=True, on_note=screen.show_line)
-        done = asyncio.run(work)
-    except asyncio.CancelledError:
-        screen.show_line("Stopped at once. The same command continues.")
-        raise typer.Exit(ExitCode.INTERRUPTED) from None
-    view.show_endings(progress, folder)
+    with View(lambda board, frame: draw_bench(board, str(folder), frame), plain=plain) as view:
+        view.doing(f"Starting the evaluator for {len(cells)} runs")
+        progress = lines.GridProgress(view.line)
+        try:
+            done = asyncio.run(
+                run_grid(
+                    cells,
+                    folder,
+                    parallel_runs,
+                    progress,
+                    both_scores,
+                    signals=True,
+                    on_note=view.note,
+                    board=view.board,
+                    listener=view,
+                )
+            )
+        except asyncio.CancelledError:
+            screen.show_line("Stopped at once. The same command continues.")
+            raise typer.Exit(ExitCode.INTERRUPTED) from None
+    lines.show_endings(progress, folder)
     if done.fault is not None:
         raise done.fault
     if done.stopped:

@@ -12,6 +12,7 @@ import typer
 
 from stark.cli import bench, doctor, judge, optimize, report, show, tools, verify
 from stark.cli.exit_codes import ExitCode, format_exit_codes
+from stark.cli.live import watch
 from stark.cli.terminal import screen
 from stark.core.errors import StarkError
 
@@ -22,7 +23,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     epilog=format_exit_codes(),
 )
-for module in (optimize, judge, tools, show, bench, report, verify, doctor):
+for module in (optimize, judge, tools, show, watch, bench, report, verify, doctor):
     for command in module.COMMANDS:
         app.command()(command)
 

@@ -10,6 +10,7 @@ from typing import Annotated, Any
 import typer
 
 from stark.cli.exit_codes import ExitCode
+from stark.cli.live.view import View, print_lines
 from stark.cli.options import (
     AllowWeakSandbox,
     ApiKeyEnv,
@@ -24,6 +25,7 @@ from stark.cli.options import (
     MethodName,
     Minutes,
     ModelName,
+    Plain,
     PrecisionName,
     RunFolder,
     ScoreName,
@@ -39,13 +41,16 @@ from stark.cli.options import (
 from stark.cli.stored_run import read_final, read_run, read_usage
 from stark.cli.terminal.progress import Progress
 from stark.cli.terminal.run import is_faster_than, show_estimate, show_first_steps, show_result, show_start
-from stark.cli.terminal.screen import show_line
+from stark.cli.terminal.screen import console, show_line, show_title
 from stark.core.errors import StarkError, UsageError
 from stark.core.records import EndReason
 from stark.models.open import PLAYBOOK
+from stark.progress.draw_run import draw_only_run, tree_lines
+from stark.progress.words import fit
 from stark_worker.protocol.baselines import COMPILED
 from stark_worker.protocol.report import DeviceFacts
 
+MAX_PRINTED_NODES = 60
 BEST_FILE = "best.py"  # the best kernel, in its run's folder
 
 
@@ -77,11 +82,13 @@ def optimize(
     config: SettingsFile = None,
     sets: Assignments = None,
     beat: BarName = Bar.EAGER,
+    plain: Plain = False,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Estimate calls, tokens and money; start nothing.")
     ] = False,
 ) -> None:
     """Make a task faster: search for the fastest correct kernel."""
+    show_title(f"STARK optimises {task}")
     from stark.run.api import prepare, start
     from stark.run.settings_loader import load_settings
     from stark.store.connection import FILE_NAME
@@ -108,8 +115,9 @@ def optimize(
         return
     if not (job.folder / FILE_NAME).exists() and (job.folder / BEST_FILE).exists():
         raise UsageError(f"The run would overwrite {job.folder / BEST_FILE}.", "Choose another folder with --run DIR.")
-    show_start(f"STARK optimises {task}", _describe_run(settings, job.folder))
-    _wait_and_report(start(job, Progress(), signals=True), job.folder, beat)
+    show_start(_describe_run(settings, job.folder))
+    view = View(draw_only_run, Progress(), plain)
+    _wait_and_report(start(job, view, signals=True, board=view.board), job.folder, beat, view)
 
 
 def resume(
@@ -124,8 +132,10 @@ def resume(
     api_key_env: ApiKeyEnv = None,
     sets: Changes = None,
     beat: BarName = Bar.EAGER,
+    plain: Plain = False,
 ) -> None:
     """Continue a run that was stopped or killed, or extend a finished one."""
+    show_title(f"STARK continues {folder}")
     from stark.run.api import change_on_resume, resume_run
     from stark.store.lookup import only_run
     from stark.store.open import open_store
@@ -138,20 +148,25 @@ def resume(
         record = only_run(store, folder)
         nodes = store.nodes(record.id)
     progress.set_reference(nodes)
-    show_start(f"STARK continues {record.task.name}", [("run", str(folder)), ("nodes", str(len(nodes)))])
-    _wait_and_report(resume_run(folder, changed, progress, signals=True), folder, beat)
+    show_start([("task", record.task.name), ("nodes", str(len(nodes)))])
+    view = View(draw_only_run, progress, plain)
+    _wait_and_report(resume_run(folder, changed, view, signals=True, board=view.board), folder, beat, view)
 
 
-def _wait_and_report(work: Any, folder: Path, beat: Bar) -> None:
+def _wait_and_report(work: Any, folder: Path, beat: Bar, view: View) -> None:
     try:
-        result = asyncio.run(work)
+        with view:
+            view.doing("Starting the evaluator")
+            result = asyncio.run(work)
+            found, settings = result.best is not None, _read_settings(folder)
+            wants_compiled = settings.evaluation.torch_compile or beat is Bar.COMPILED
+            compiled = _measure_compiled(folder, view) if found and not result.stopped and wants_compiled else None
     except asyncio.CancelledError:
         show_line("Stopped before anything new was measured.")
         raise typer.Exit(ExitCode.INTERRUPTED) from None
-    found, settings = result.best is not None, _read_settings(folder)
+    if view.is_live:
+        _print_tree(view)
     best = _export_best(folder, found and result.contradiction is None)
-    wants_compiled = settings.evaluation.torch_compile or beat is Bar.COMPILED
-    compiled = _measure_compiled(folder) if found and not result.stopped and wants_compiled else None
     priced = all(one.usd is not None for one in read_usage(folder).values())
     show_result(result, folder, compiled, best, priced)
     if settings.roles.plan.model == settings.roles.solo.model == PLAYBOOK:
@@ -164,24 +179,31 @@ def _wait_and_report(work: Any, folder: Path, beat: Bar) -> None:
         raise typer.Exit(ExitCode.NOT_IMPROVED)
 
 
+def _print_tree(view: View) -> None:
+    """Print the tree that the live view showed last, so that it stays."""
+    frame = view.frame(console.width, MAX_PRINTED_NODES)
+    for run in view.board.runs.values():
+        print_lines(fit(tree_lines(run, frame, MAX_PRINTED_NODES), frame))
+
+
 def _read_settings(folder: Path) -> Any:
     from stark.store.lookup import settings_of
 
     return settings_of(read_run(folder)[0])
 
 
-def _measure_compiled(folder: Path) -> Any:
+def _measure_compiled(folder: Path, view: View) -> Any:
     """Time torch.compile on a run's task. A failure must not lose the result of the run."""
     from stark.run.judge import measure_baselines
 
-    show_line("Timing torch.compile for comparison ...")
+    view.doing("Timing torch.compile for comparison")
     try:
         task, settings = read_run(folder)[0].task, _read_settings(folder).evaluation
         return asyncio.run(measure_baselines(task, settings, names=[COMPILED], in_turns=True))[COMPILED]
     except KeyboardInterrupt:
         return None
     except (StarkError, OSError) as error:
-        show_line(f"torch.compile was not timed: {error}")
+        view.note(f"torch.compile was not timed: {error}")
         return None
 
 

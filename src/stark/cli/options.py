@@ -64,6 +64,7 @@ Attempts = Annotated[int | None, typer.Option("--attempts", help="Attempts in to
 Tokens = Annotated[int | None, typer.Option("--tokens", help="Limit on tokens.")]
 Usd = Annotated[float | None, typer.Option("--usd", help="Limit on US dollars.")]
 Minutes = Annotated[float | None, typer.Option("--minutes", help="Limit on search time; the final check comes on top.")]
+Plain = Annotated[bool, typer.Option("--plain", help="Print plain lines instead of the live view.")]
 Jobs = Annotated[int | None, typer.Option("--jobs", help="Attempts in parallel.")]
 
 

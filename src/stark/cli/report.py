@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import closing
 from pathlib import Path
 from typing import Annotated
 
@@ -21,23 +22,35 @@ def report(
         Path | None, typer.Option("--eval-results", metavar="DIR", help="Write KernelBench's eval_results.json files.")
     ] = None,
 ) -> None:
-    """Show the paper's tables and figures for a store, next to the paper's own numbers."""
+    """Show what was found, task by task; then the paper's tables, next to the paper's own numbers."""
     from stark.analysis.groups import group_runs
     from stark.analysis.results import read_results
-    from stark.report.files import write_report
+    from stark.page.collection import collect
+    from stark.report.files import Findings, write_report
     from stark.report.header import header_facts
     from stark.report.kernelbench import runs_scored_by_mean, write_eval_results
     from stark.report.paper_tables import filled_tables
+    from stark.report.tasks.findings import describe_findings, find_tasks, tasks_table
+    from stark.report.tasks.sections import anchors, format_sections
     from stark.store.lookup import load_timings
+    from stark.store.open import open_store
 
     results = read_results(folder)
+    by_task = find_tasks(results)
+    sentences, overview = describe_findings(by_task), tasks_table(by_task)
     found, facts = filled_tables(results), header_facts(results)
-    names = [each.name for each in found]
+    names = [overview.name, *(each.name for each in found)]
     if unknown := set(table or []) - set(names):
         raise UsageError(f"This report has no table {sorted(unknown)[0]!r}.", f"It has: {', '.join(names)}.")
+    if not table or overview.name in table:
+        screen.show_tables(sentences, [overview])
+        screen.show_line("")
     screen.show_tables(facts, [each for each in found if (each.name in table if table else not each.is_listing)])
     if out is not None:
-        missing = write_report(out, f"STARK: {folder.name}", facts, found, group_runs(results))
+        with closing(open_store(folder, write=False)) as store:
+            runs = collect(store, folder.name)
+        details = Findings(sentences, overview, anchors(by_task), format_sections(folder, by_task), runs)
+        missing = write_report(out, f"STARK: {folder.name}", facts, found, group_runs(results), details)
         screen.show_line(f"The report is in {out / 'report.html'}. {missing}".rstrip())
     if eval_results is not None:
         timings = load_timings(folder, runs_scored_by_mean(results))

@@ -18,7 +18,18 @@ from types import TracebackType
 from typing import Any, Protocol, Self
 
 from stark.core.chat import Message, Reply, ReplyForm, Usage
-from stark.core.records import Call, Ending, Event, Final, RoleUsage, RunRecord, Spend, Ticket, TicketRecord
+from stark.core.records import (
+    AttemptAccount,
+    Call,
+    Ending,
+    Event,
+    Final,
+    RoleUsage,
+    RunRecord,
+    Spend,
+    Ticket,
+    TicketRecord,
+)
 from stark.core.tree import Attempt, Judgement, Node, Role, Tree
 from stark_worker.protocol.report import DeviceFacts, EvalReport
 from stark_worker.protocol.request import EvalRequest
@@ -173,9 +184,15 @@ class StoreReader(Protocol):
 
     def runs(self) -> list[RunRecord]: ...
 
-    def nodes(self, run_id: str) -> list[Node]: ...
+    def nodes(self, run_id: str, skip: int = 0) -> list[Node]:
+        """Return finished nodes in landing order, without the first ``skip``."""
+
+    def node(self, run_id: str, number: int) -> Node | None:
+        """Return one finished node, or None."""
 
     def calls(self, run_id: str, number: int | None = None) -> list[Call]: ...
+
+    def unfinished(self, run_id: str) -> list[TicketRecord]: ...
 
     def spent(self, run_id: str) -> Spend: ...
 
@@ -194,5 +211,11 @@ class StoreReader(Protocol):
 
     def models(self, run_id: str) -> list[str]:
         """Return the names of the models that answered, each once."""
+
+    def accounts(self, run_id: str) -> list[AttemptAccount]:
+        """Return the cost of each attempt that made a call, lowest number first."""
+
+    def versions(self) -> dict[str, tuple[int, ...]]:
+        """Return numbers by run, in the order of ``runs``; they change whenever the run does."""
 
     def close(self) -> None: ...

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from stark.core.chat import Message, Reply, Usage
+from stark.core.steps import Step, Work
 from stark.core.task import Task
 from stark.core.tree import Node, Role, Tree
 from stark_worker.protocol.report import DeviceFacts, EvalReport
@@ -57,6 +58,19 @@ class RunRecord:
     versions: dict[str, str]
     device: DeviceFacts
     labels: dict[str, str] = field(default_factory=dict)  # given by a benchmark
+
+    @property
+    def kind(self) -> Kind:
+        """A run without labels is a search."""
+        return Kind(self.labels.get("kind", Kind.SEARCH))
+
+    @property
+    def method(self) -> str:
+        """The method's label in tables, with the switch that changes it."""
+        if system := self.labels.get("system"):
+            return system
+        switch = self.labels.get("switch")
+        return f"{self.settings['method']} ({switch})" if switch else str(self.settings["method"])
 
 
 class Kind(enum.StrEnum):
@@ -150,6 +164,16 @@ class Final:
 
 
 @dataclass(frozen=True)
+class AttemptAccount:
+    """The calls of one attempt and their cost. ``is_waiting`` is true while the reply to a call is open."""
+
+    number: int
+    calls: int
+    spent: Spend
+    is_waiting: bool
+
+
+@dataclass(frozen=True)
 class RoleUsage:
     """Totals of the calls of one role; money is None if the price of any call is not known."""
 
@@ -191,19 +215,27 @@ class EventKind(enum.StrEnum):
     """Kind of an event; the fields it fills besides ``spent`` stand next to it."""
 
     BEGUN = "begun"  # number; node: the parent
-    ASKING = "asking"  # number; text: the role
-    EVALUATING = "evaluating"  # number
+    ASKING = "asking"  # number, step; text: the role
+    EVALUATING = "evaluating"  # number, work, step: once for each step that the evaluator reports
+    CONFIRMING = "confirming"  # number: the node of the winner
+    CONFIRMED = "confirmed"  # number, final
     LANDED = "landed"  # number, node
+    CUT_SHORT = "cut short"  # number: the attempt is left for a resume
     NOTE = "note"  # text
-    ENDED = "ended"  # text: the reason
+    ENDED = "ended"  # ending; text: the reason
 
 
 @dataclass(frozen=True)
 class Event:
-    """News for the listener of a run."""
+    """News for the listener of a run. ``run`` is its id."""
 
     kind: EventKind
     number: int | None = None
     node: Node | None = None
     text: str = ""
     spent: Spend = field(default_factory=Spend)
+    run: str = ""
+    work: Work = Work.ATTEMPT
+    step: Step | None = None
+    final: Final | None = None
+    ending: Ending | None = None

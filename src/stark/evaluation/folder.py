@@ -15,6 +15,7 @@ import hashlib
 import json
 import secrets
 import time
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
@@ -22,7 +23,9 @@ from typing import IO, Self, TypeVar
 
 from stark.core.errors import EvaluatorError, UsageError
 from stark.core.settings import EvaluationSettings
+from stark.core.steps import Step
 from stark.evaluation.faults import TRY_AGAIN, FaultTranslator
+from stark.evaluation.steps import report_step
 from stark_worker.protocol.codec import ProtocolError, from_json, to_json
 from stark_worker.protocol.errors import make_fault
 from stark_worker.protocol.folder import ANSWERS, CLAIMS, FOLDERS, REQUESTS, STAGES, try_lock, write_atomically
@@ -105,7 +108,7 @@ class FolderEvaluator:
             if not any((self._folder / part / name).exists() for part in STAGES):
                 write_atomically(self._folder / REQUESTS / name, to_json(request))
             answer = self._folder / ANSWERS / name
-            text = await self._wait_for(answer)
+            text = await self._wait_for(answer, self._follow(name))
             answer.unlink(missing_ok=True)
             Path(asked.name).unlink(missing_ok=True)
         content = _parse_answer(text)
@@ -129,10 +132,27 @@ class FolderEvaluator:
             if file := try_lock(new):  # unless another host took it for one that was left
                 return file
 
-    async def _wait_for(self, path: Path) -> str:
-        """Return the content of a file once it exists. Raise if no worker gives a sign of life in time."""
+    def _follow(self, name: str) -> Callable[[], None]:
+        """Return a function that reports the step of a request, as far as the folder shows it, when it changes."""
+        last: Step | None = None
+
+        def look() -> None:
+            nonlocal last
+            step = Step.WAITING if (self._folder / REQUESTS / name).exists() else Step.REMOTE
+            if step is not last:
+                report_step(step)
+            last = step
+
+        return look
+
+    async def _wait_for(self, path: Path, look: Callable[[], None] = lambda: None) -> str:
+        """Return the content of a file once it exists. Raise if no worker gives a sign of life in time.
+
+        Call ``look`` at every poll.
+        """
         alive, last = time.monotonic(), self._heartbeat()
         while not path.exists():
+            look()
             if (beat := self._heartbeat()) != last:
                 alive, last = time.monotonic(), beat
             if time.monotonic() - alive > self._worker_timeout_s:

@@ -9,6 +9,8 @@ from typing import Self
 
 from stark.core.errors import TaskError
 from stark.core.interfaces import Evaluator
+from stark.core.steps import Step
+from stark.evaluation.steps import report_step
 from stark_worker.protocol.report import DeviceFacts, EvalReport
 from stark_worker.protocol.request import ALWAYS_MS, EvalRequest, Limits
 
@@ -44,7 +46,10 @@ class SharedEvaluator:
         if not request.is_reference:
             return await self._evaluator.evaluate(request)
         key = _key(request)
-        async with self._locks.setdefault(key, asyncio.Lock()):
+        lock = self._locks.setdefault(key, asyncio.Lock())
+        if lock.locked():
+            report_step(Step.SHARING)
+        async with lock:
             if key not in self._references:
                 try:
                     self._references[key] = await self._evaluator.evaluate(_with_profile(request))

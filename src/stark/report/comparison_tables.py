@@ -13,7 +13,7 @@ from stark.report.table import Row, Table
 
 SPEEDUP_NOTE = (
     "Speed-up over eager: geometric mean over seeds, from the final checks if there were any. A run without a kernel, "
-    "or with a slower one, counts as 1."
+    "or with a slower one, counts as 1. A task is solved by a correct kernel, even one slower than eager."
 )
 NO_INTERVAL = f"No interval is given for fewer than {MIN_PAIRS} tasks, nor if all tasks are equal."
 

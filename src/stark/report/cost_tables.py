@@ -17,12 +17,14 @@ from stark_worker.protocol.report import Phase, sum_phases
 
 HOUR_S = 3600.0
 EXHAUSTED, EXHAUSTED_SOLVED = "budget exhausted", "of these solved"
+SLOWER_NOTE = "A run is solved if it has a correct kernel, even one that is slower than eager."
 
 
 class RunOutcome(enum.StrEnum):
     """The result of a run, as the endings table counts it."""
 
     SOLVED = "solved"
+    SLOWER = "solved, slower than eager"
     NOT_CONFIRMED = "winner not confirmed"
     NO_KERNEL = "no correct kernel"
     DEGENERATE_TASK = "degenerate task"
@@ -62,7 +64,7 @@ def cost_table(groups: Sequence[Group]) -> Table:
             )
     note = (
         "Calls whose reply never arrived are not included; budgets count them in full. Money is unknown if the price "
-        "of any call is."
+        f"of any call is. {SLOWER_NOTE}"
     )
     return Table("cost", "Cost by role", columns, rows, note)
 
@@ -178,7 +180,7 @@ def _columns_of(run: RunResult) -> list[str]:
     exhausted = run.complete and run.ending is not None and run.ending.reason.is_limit
     if not exhausted:
         return [end]
-    return [end, EXHAUSTED, EXHAUSTED_SOLVED] if end is RunOutcome.SOLVED else [end, EXHAUSTED]
+    return [end, EXHAUSTED, EXHAUSTED_SOLVED] if end in (RunOutcome.SOLVED, RunOutcome.SLOWER) else [end, EXHAUSTED]
 
 
 def classify_run(run: RunResult) -> RunOutcome:
@@ -188,5 +190,5 @@ def classify_run(run: RunResult) -> RunOutcome:
     if not run.complete:
         return RunOutcome.UNFINISHED
     if run.metrics is not None and run.metrics.success:
-        return RunOutcome.SOLVED
+        return RunOutcome.SLOWER if (run.speedup() or 0.0) < 1.0 else RunOutcome.SOLVED
     return RunOutcome.NOT_CONFIRMED if is_not_confirmed(run) else RunOutcome.NO_KERNEL

@@ -19,7 +19,9 @@ from stark.core.settings import Roles, Settings
 from stark.core.task import load_candidate, load_task
 from stark.core.tree import Role, attempts_of
 from stark.evaluation.open import open_evaluator
+from stark.progress.board import Board, NodeLine, RunPlan
 from stark.run.assembly import Job, assemble, check_attempts, check_device, check_prices, new_run_record, open_models
+from stark.run.events import recording
 from stark.run.interrupts import Stoppable, interruptible, run_sync
 from stark.run.loop import AS_UNINTERRUPTED, DEFAULT_RULES, Run
 from stark.run.methods import TEAM_ROLES
@@ -83,14 +85,18 @@ def prepare(
     )
 
 
-async def start(job: Job, listener: Listener = lambda event: None, signals: bool = False) -> Result:
-    """Start a new run in its own folder."""
+async def start(
+    job: Job, listener: Listener = lambda event: None, signals: bool = False, board: Board | None = None
+) -> Result:
+    """Start a new run in its own folder. The board shows its progress."""
     with interruptible(signals) as running:
         async with open_evaluator(job.settings.evaluation, load_reports) as evaluator:
             with new_store(job.folder) as store:
                 record = new_run_record(job, await evaluator.device())
                 store.create(record)
-                return await drive(assemble(record, store, evaluator, listener), running, signals)
+                with recording(job.folder, board, listener) as (shown, record_event):
+                    shown.add(RunPlan.of(record))
+                    return await drive(assemble(record, store, evaluator, record_event), running, signals)
 
 
 async def resume_run(
@@ -98,8 +104,9 @@ async def resume_run(
     change: Callable[[Settings], Settings] = lambda settings: settings,
     listener: Listener = lambda event: None,
     signals: bool = False,
+    board: Board | None = None,
 ) -> Result:
-    """Resume the run of a folder."""
+    """Resume the run of a folder. The board shows its progress."""
     with interruptible(signals) as running, closing(open_store(folder, write=True, create=False)) as store:
         record = only_run(store, folder)
         settings = change(settings_of(record))
@@ -113,7 +120,9 @@ async def resume_run(
         async with open_evaluator(settings.evaluation, load_reports) as evaluator:
             check_device(record.device, await evaluator.device())
             rules = AS_UNINTERRUPTED if record.labels else DEFAULT_RULES  # labels: a benchmark made it
-            return await drive(assemble(record, store, evaluator, listener, rules=rules), running, signals)
+            with recording(folder, board, listener) as (shown, record_event):
+                shown.add(RunPlan.of(record), map(NodeLine.of, store.nodes(record.id)))
+                return await drive(assemble(record, store, evaluator, record_event, rules=rules), running, signals)
 
 
 def change_on_resume(

@@ -14,9 +14,11 @@ from stark.core.errors import ModelRefused, ModelUnavailable, ReplyLost
 from stark.core.interfaces import AttemptContext, ChatModel, Evaluator, Store
 from stark.core.records import Call, EventKind, Spend
 from stark.core.settings import Roles, RoleSettings, Settings
+from stark.core.steps import STEP_OF_ROLE, Step
 from stark.core.task import Task
 from stark.core.tree import Role, Tree
 from stark.evaluation.requests import make_request
+from stark.evaluation.steps import report_step
 from stark.run.budget import Ledger, worst_case
 from stark.run.events import EventSender
 from stark_worker.protocol.report import EvalReport
@@ -33,7 +35,10 @@ class CandidateEvaluator:
 
     async def evaluate(self, source: str) -> EvalReport:
         """Return the report of an identical candidate, or a new one."""
-        async with self._locks.setdefault(source, asyncio.Lock()):
+        lock = self._locks.setdefault(source, asyncio.Lock())
+        if lock.locked():
+            report_step(Step.SHARING)
+        async with lock:
             if twin := self._tree.twin(source):
                 return twin.report
             if source not in self._reports:
@@ -109,8 +114,8 @@ class JournalledContext(AttemptContext):
         raise AssertionError("unreachable")
 
     async def evaluate(self, source: str) -> EvalReport:
-        self._run.events.send(EventKind.EVALUATING, self._number)
-        return await self._run.evaluator.evaluate(source)
+        with self._run.events.evaluating(self._number):
+            return await self._run.evaluator.evaluate(source)
 
     async def _call(
         self, role: Role, messages: Sequence[Message], form: ReplyForm, window: tuple[int, ...], index: int
@@ -121,7 +126,7 @@ class JournalledContext(AttemptContext):
         await self._run.ledger.reserve(worst)
         actual = Spend()
         try:
-            self._run.events.send(EventKind.ASKING, self._number, text=role)
+            self._run.events.send(EventKind.ASKING, self._number, text=role, step=STEP_OF_ROLE[role])
             reservation = store.reserve(self._run.run_id, self._number, index, worst)
             actual = worst  # a call that never ends stays spent in full
             started, began = datetime.now(UTC).isoformat(), time.monotonic()

@@ -9,8 +9,9 @@ from dataclasses import replace
 
 from stark.artefact.drop_in import Winner, format_drop_in
 from stark.core.interfaces import Evaluator, Store
-from stark.core.records import DropIn, Final, RunRecord
+from stark.core.records import DropIn, EventKind, Final, RunRecord
 from stark.core.settings import EvaluationSettings
+from stark.core.steps import Step, Work
 from stark.core.tree import Node, Tree
 from stark.evaluation.confirmation import confirm_candidate, list_contenders
 from stark.evaluation.requests import make_request
@@ -57,11 +58,13 @@ class FinalRound:
 
     async def _confirm(self, node: Node, confirmed: Final | None) -> Final:
         assert node.source is not None
-        self._events.note(f"Confirming #{node.id}: rebuilding it with torch's own toolchain and measuring it again.")
+        self._events.send(EventKind.CONFIRMING, node.id, work=Work.FINAL, step=Step.PREPARING)
         request = make_request(self._record.task, node.source, self._settings)
-        final = await confirm_candidate(self._evaluator, request, node.id)
-        final = await with_drop_in(self._evaluator, request, self._record.task.name, final)
+        with self._events.evaluating(node.id, Work.FINAL):
+            final = await confirm_candidate(self._evaluator, request, node.id)
+            final = await with_drop_in(self._evaluator, request, self._record.task.name, final)
         self._store.confirm(self._record.id, final)
+        self._events.send(EventKind.CONFIRMED, node.id, work=Work.FINAL, final=final)
         if confirmed is not None and not final.holds:
             # Store the confirmed winner last, so a killed run never ends on a refuted one.
             self._store.confirm(self._record.id, confirmed)

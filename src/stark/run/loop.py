@@ -14,8 +14,9 @@ from random import Random
 
 from stark.core.errors import DegenerateTask, PromptRefused, StarkError, UsageError
 from stark.core.interfaces import Evaluator, Listener, Store
-from stark.core.records import EndReason, EventKind, RunRecord, Ticket, TicketRecord
+from stark.core.records import Ending, EndReason, EventKind, RunRecord, Ticket, TicketRecord
 from stark.core.settings import Settings
+from stark.core.steps import Step, Work
 from stark.core.tree import ROOT_ID, Attempt, Node, Role, Tree, attempts_of
 from stark.evaluation.confirmation import find_winner
 from stark.evaluation.requests import check_reference
@@ -70,7 +71,7 @@ class Run:
         self._begun = len(attempts_of(self.tree)) + len(begun)
         ledger = Ledger(settings.budget, store.spent(record.id))
         self._clock = RunClock(store, record.id, settings.budget.wall_s)
-        self._events = EventSender(listener, ledger)
+        self._events = EventSender(listener, record.id, lambda: ledger.spent)
         self._evaluator = evaluator
         candidates = CandidateEvaluator(evaluator, record.task, settings, self.tree)
         self._parts = RunParts(record.id, settings.roles, store, method.models, ledger, candidates, self._events)
@@ -87,7 +88,7 @@ class Run:
             return None
         visible = self.tree.at(record.visible)
         parent = visible[record.parent_id]
-        self._events.send(EventKind.BEGUN, record.number, parent)
+        self._events.send(EventKind.BEGUN, record.number, node=parent, step=Step.PREPARING)
         return Ticket(record.number, parent, visible, self.settings.seed)
 
     def tell(self, ticket: Ticket, attempt: Attempt) -> Node:
@@ -142,7 +143,8 @@ class Run:
     async def evaluate_root(self) -> None:
         """Evaluate the first nodes: the reference, and a kernel that the user gave."""
         if ROOT_ID not in self.tree:
-            report = await self._parts.evaluator.evaluate_reference()
+            with self._events.evaluating(ROOT_ID, Work.REFERENCE):
+                report = await self._parts.evaluator.evaluate_reference()
             check_reference(report)
             if report.degenerate and not self.settings.evaluation.allow_degenerate:
                 raise DegenerateTask(report.degenerate)
@@ -150,7 +152,8 @@ class Run:
         given = self.record.given
         if given is not None and not any(node.role is Role.GIVEN for node in self.tree):
             number, self._next_number = self._next_number, self._next_number + 1
-            report = await self._parts.evaluator.evaluate(given)
+            with self._events.evaluating(number, Work.GIVEN):
+                report = await self._parts.evaluator.evaluate(given)
             self._record_node(Node(number, ROOT_ID, Attempt(Role.GIVEN, given, report)))
 
     async def _evaluate_root_in_time(self) -> None:
@@ -185,10 +188,12 @@ class Run:
         """Turn a ticket into a node. An attempt that is cut short stays unfinished in the store, to be resumed."""
         try:
             self.tell(ticket, await self._attempt(ticket))
+            return
         except BudgetExhausted as exhausted:
             self._end = self._end or exhausted.limit
         except StarkError as fault:
             self._fault = self._fault or fault
+        self._events.send(EventKind.CUT_SHORT, ticket.number)
 
     async def _attempt(self, ticket: Ticket) -> Attempt:
         """Make one attempt.
@@ -233,7 +238,7 @@ class Run:
                 "This is a fault of the policy; start a new run with another one.",
             )
         result = self.result()
-        self._events.send(EventKind.ENDED, text=result.reason)
+        self._events.send(EventKind.ENDED, text=result.reason, ending=Ending(result.reason))
         return result
 
     def result(self) -> Result:
@@ -246,7 +251,7 @@ class Run:
     def _record_node(self, node: Node) -> None:
         self.store.finish(self.record.id, node)
         self.tree.add(node)
-        self._events.send(EventKind.LANDED, node.id, node)
+        self._events.send(EventKind.LANDED, node.id, node=node)
 
 
 async def _cancel(tasks: set[asyncio.Task[None]]) -> None:

@@ -45,6 +45,17 @@ def connect(file: Path, mode: Literal["ro", "rw", "rwc"], immutable: bool = Fals
     """Open a connection without implicit transactions. A read-only one may be used from any thread."""
     uri = f"{file.absolute().as_uri()}?mode={mode}{'&immutable=1' if immutable else ''}"
     db = sqlite3.connect(uri, uri=True, isolation_level=None, timeout=BUSY_S, check_same_thread=mode != "ro")
+    return _with_records(db)
+
+
+def copy_privately(db: sqlite3.Connection) -> sqlite3.Connection:
+    """Return a copy of a database that nobody else sees. SQLite removes it when it is closed."""
+    copy = _with_records(sqlite3.connect("", isolation_level=None, check_same_thread=False))
+    db.backup(copy)
+    return copy
+
+
+def _with_records(db: sqlite3.Connection) -> sqlite3.Connection:
     db.row_factory = sqlite3.Row
     db.text_factory = _text
     return db

@@ -15,6 +15,8 @@ from stark.core.interfaces import StoreReader
 from stark.core.records import RunRecord
 from stark.core.settings import Settings
 from stark.core.tree import ROOT_ID, Role
+from stark.store.flights_file import FILE_NAME as FLIGHTS_FILE
+from stark.store.lock import LOCK_NAME
 from stark.store.open import open_store
 from stark.store.sqlite import SqliteStore
 from stark_worker.protocol.report import DeviceFacts, EvalReport, Timing
@@ -135,7 +137,7 @@ def new_store(folder: Path) -> Iterator[SqliteStore]:
 
 
 def _remove(folder: Path, existed: bool) -> None:
-    for name in ("stark.db", "stark.db-wal", "stark.db-shm", "writer.lock"):
+    for name in ("stark.db", "stark.db-wal", "stark.db-shm", LOCK_NAME, FLIGHTS_FILE):
         (folder / name).unlink(missing_ok=True)
     if not existed:
         folder.rmdir()

@@ -10,7 +10,7 @@ from typing import Literal, overload
 
 from stark.core.errors import StoreError, StoreTooNew
 from stark.store import schema
-from stark.store.connection import FILE_NAME, as_store_errors, connect, damaged_error, missing_error
+from stark.store.connection import FILE_NAME, as_store_errors, connect, copy_privately, damaged_error, missing_error
 from stark.store.lock import WriterLock
 from stark.store.reader import SqliteReader
 from stark.store.sqlite import SqliteStore
@@ -70,12 +70,11 @@ def _open_to_read(folder: Path) -> SqliteReader:
     check_presence(folder)
     with ExitStack() as undo:
         db = undo.enter_context(closing(_connect_to_read(folder)))
-        version, known = check_identity(folder, db), len(schema.MIGRATIONS)
-        if version < known:
-            raise StoreError(
-                f"{folder / FILE_NAME} has version {version}; this STARK reads version {known}.",
-                "Resume the run once, or repeat the `stark bench` command of a benchmark: that updates the file.",
-            )
+        version = check_identity(folder, db)
+        if version < len(schema.MIGRATIONS):  # the file stays as it is
+            old, db = db, undo.enter_context(closing(copy_privately(db)))
+            schema.migrate(db, version)
+            old.close()
         undo.pop_all()
     return SqliteReader(folder, db)
 

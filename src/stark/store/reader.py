@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from stark.core.errors import StoreError
-from stark.core.records import Call, Ending, EndReason, Final, RoleUsage, RunRecord, Spend, TicketRecord
+from stark.core.records import AttemptAccount, Call, Ending, EndReason, Final, RoleUsage, RunRecord, Spend, TicketRecord
 from stark.core.tree import Judgement, Node, Role
 from stark.store import rows
 from stark.store.connection import as_store_errors, damaged_error, to_sql_value
@@ -53,8 +53,14 @@ class SqliteReader:
     def runs(self) -> list[RunRecord]:
         return self._load(rows.run_of, "SELECT * FROM runs ORDER BY key")
 
-    def nodes(self, run_id: str) -> list[Node]:
-        return self._load(rows.node_of, "SELECT * FROM nodes WHERE run = ? ORDER BY position", self._key(run_id))
+    def nodes(self, run_id: str, skip: int = 0) -> list[Node]:
+        query = "SELECT * FROM nodes WHERE run = ? AND position >= ? ORDER BY position"
+        return self._load(rows.node_of, query, self._key(run_id), skip)
+
+    def node(self, run_id: str, number: int) -> Node | None:
+        query = "SELECT * FROM nodes WHERE run = ? AND id = ?"
+        found = self._load(rows.node_of, query, self._key(run_id), number)
+        return found[0] if found else None
 
     def judgements(self, run_id: str) -> list[Judgement]:
         query = "SELECT judgement FROM nodes WHERE run = ? ORDER BY position"
@@ -90,6 +96,19 @@ class SqliteReader:
 
     def spent(self, run_id: str) -> Spend:
         return self._account(self._key(run_id)).spent
+
+    def accounts(self, run_id: str) -> list[AttemptAccount]:
+        query = (
+            "SELECT number, COUNT(tokens) AS settled, SUM(tokens) AS tokens, SUM(usd) AS usd, "
+            "COUNT(*) > COUNT(tokens) AS is_waiting FROM reservations WHERE run = ? GROUP BY number ORDER BY number"
+        )
+        return self._load(rows.account_of, query, self._key(run_id))
+
+    def versions(self) -> dict[str, tuple[int, ...]]:
+        tables = ("nodes", "tickets", "reservations", "calls", "endings", "finals", "amendments")
+        counts = ", ".join(f"(SELECT COUNT(*) FROM {table} WHERE run = runs.key)" for table in tables)
+        query = f"SELECT id, {counts} FROM runs ORDER BY key"
+        return dict(self._load(lambda row: (str(row["id"]), tuple(row)[1:]), query))
 
     def seconds(self, run_id: str) -> float:
         key = self._key(run_id)

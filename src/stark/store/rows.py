@@ -9,7 +9,7 @@ from typing import Any
 
 from stark.core.chat import Finish, Message, Reply, Usage
 from stark.core.errors import StoreError
-from stark.core.records import Call, DropIn, Final, RoleUsage, RunRecord, TicketRecord
+from stark.core.records import AttemptAccount, Call, DropIn, Final, RoleUsage, RunRecord, Spend, TicketRecord
 from stark.core.settings import with_new_names
 from stark.core.task import Task
 from stark.core.tree import Attempt, Judgement, Node, Plan, Role
@@ -169,6 +169,11 @@ def final_of(row: sqlite3.Row) -> Final:
 def usage_of(row: sqlite3.Row) -> tuple[Role, RoleUsage]:
     usage = Usage(row["input_tokens"], row["output_tokens"], row["cached_input_tokens"])
     return Role(row["role"]), RoleUsage(row["calls"], usage, row["usd"], row["duration_s"])
+
+
+def account_of(row: sqlite3.Row) -> AttemptAccount:
+    spend = Spend(row["tokens"] or 0, row["usd"] or 0.0)
+    return AttemptAccount(row["number"], row["settled"], spend, bool(row["is_waiting"]))
 
 
 def _reply_of(row: sqlite3.Row) -> Reply:

@@ -15,7 +15,7 @@ import fcntl
 import logging
 import os
 import tempfile
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -28,7 +28,7 @@ from stark_worker.processes.process_tree import hide_memory
 from stark_worker.protocol.constants import ConstantsMissing
 from stark_worker.protocol.errors import GpuUnhealthy, MachineryFault
 from stark_worker.protocol.report import DeviceFacts, EvalReport, Phase
-from stark_worker.protocol.request import EvalRequest, Target
+from stark_worker.protocol.request import EvalRequest, Stage, Target
 from stark_worker.sandbox.levels import ALLOW_WEAK
 from stark_worker.scheduler import variants
 from stark_worker.scheduler.builds import Builds
@@ -39,6 +39,8 @@ from stark_worker.timing.phase_clock import PhaseClock
 # A process that starts CUDA listens at a socket, which confinement forbids: only a candidate's first process can use
 # the GPU. torch.compile would start new compile processes that use it; forked ones already know the GPU.
 INDUCTOR_BY_FORK = {"TORCHINDUCTOR_WORKER_START": "fork"}
+
+STAGES = {Phase.QUEUE: Stage.WAITING, Phase.BUILD: Stage.BUILDING, Phase.START: Stage.JUDGING}
 
 SHOW_GPUS_HINT = "Unset it, or name the GPUs to use, as in CUDA_VISIBLE_DEVICES=0."
 
@@ -123,7 +125,7 @@ class Worker:
                     self._facts = await self._gauge.facts(lane.environment)
             return self._facts
 
-    async def judge(self, request: EvalRequest) -> EvalReport:
+    async def judge(self, request: EvalRequest, on_stage: Callable[[Stage], None] = lambda stage: None) -> EvalReport:
         """Build, check and time a candidate. Raise faults that are not the candidate's."""
         if request.target.device_kind != self._target.device_kind:
             raise MachineryFault(
@@ -131,26 +133,30 @@ class Worker:
                 f"another kind of device. Start a worker with --target {request.target}."
             )
         clock = PhaseClock(Phase.QUEUE)
-        return clock.add_to(await self._judge(request, clock))
 
-    async def _judge(self, request: EvalRequest, clock: PhaseClock) -> EvalReport:
+        def begin(phase: Phase) -> None:
+            clock.begin(phase)
+            on_stage(STAGES[phase])
+
+        return clock.add_to(await self._judge(request, begin))
+
+    async def _judge(self, request: EvalRequest, begin: Callable[[Phase], None]) -> EvalReport:
         try:
             requests = variants.split(request)
         except ConstantsMissing as fault:
             return variants.refuse(fault)
-        if not self._uses_gpu:
-            async with self._lane() as lane:
-                clock.begin(Phase.BUILD)
-                built = await variants.build_all(requests, self._build)
-                clock.begin(Phase.START)
-                return await variants.judge_all(request, requests, built, self._judge_on(lane))
-        clock.begin(Phase.BUILD)
-        built = await variants.build_all(requests, self._build)
-        if built[0] and len(built) == 1:  # no device is needed
-            return built[0]
-        clock.begin(Phase.QUEUE)
+        built = None
+        if self._uses_gpu:
+            begin(Phase.BUILD)
+            built = await variants.build_all(requests, self._build)
+            if built[0] and len(built) == 1:  # no device is needed
+                return built[0]
+        begin(Phase.QUEUE)
         async with self._lane() as lane:
-            clock.begin(Phase.START)
+            if built is None:  # compiling would disturb the clock of the CPU
+                begin(Phase.BUILD)
+                built = await variants.build_all(requests, self._build)
+            begin(Phase.START)
             return await variants.judge_all(request, requests, built, self._judge_on(lane))
 
     def _judge_on(self, lane: Lane) -> variants.Judge:

@@ -15,9 +15,7 @@ from typer.testing import CliRunner
 
 from paths import ROOT
 from stark.cli.main import app
-from stark.core.errors import StoreError
 from stark.run.api import resume
-from stark.store import schema
 from stark.store.lookup import only_run, settings_of
 from stark.store.open import open_store
 
@@ -43,9 +41,6 @@ def test_every_version_has_a_file(stored):
 
 def test_an_old_store_is_resumed_with_the_same_numbers(stored):
     version, folder = stored
-    if version < len(schema.MIGRATIONS):
-        with pytest.raises(StoreError, match="Resume the run once"):
-            open_store(folder, write=False)
     result = resume(folder)
     with closing(open_store(folder, write=False)) as store:
         record = only_run(store, folder)
@@ -58,11 +53,13 @@ def test_an_old_store_is_resumed_with_the_same_numbers(stored):
     assert settings_of(record).anchors.max_retries == 2
 
 
-def test_an_old_store_is_shown_once_it_is_up_to_date(stored):
+def test_an_old_store_is_shown_and_stays_as_it_is(stored):
     version, folder = stored
-    open_store(folder, write=True).close()
+    before = (folder / "stark.db").read_bytes()
     shown = CliRunner().invoke(app, ["show", str(folder)])
     assert shown.exit_code == 0
     for number, _, runtime_ms in EXPECTED[version][:4]:
         assert f"#{number}" in shown.output or number == 0
         assert runtime_ms is None or f"{runtime_ms:.3f} ms" in shown.output
+    assert [file.name for file in folder.iterdir()] == ["stark.db"]
+    assert (folder / "stark.db").read_bytes() == before

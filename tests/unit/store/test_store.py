@@ -198,8 +198,8 @@ def make_file(folder: Path, *statements: str) -> None:
 
 def test_an_empty_file_of_version_0_is_migrated(tmp_path):
     make_file(tmp_path, f"PRAGMA application_id = {schema.APPLICATION_ID}")
-    with pytest.raises(StoreError, match=r"has version 0.*Resume the run once.*`stark bench`"):
-        open_store(tmp_path, write=False)
+    with closing(open_store(tmp_path, write=False)) as store:
+        assert store.runs() == []
     fill(tmp_path, attempts=2)
     assert len(everything(tmp_path)[1]) == 2
 

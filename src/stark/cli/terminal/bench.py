@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -13,6 +13,7 @@ from rich.text import Text
 from stark.cli.terminal.command import format_command
 from stark.cli.terminal.screen import console, format_limits, format_money
 from stark.core.records import Ending, EndReason, Kind
+from stark.progress.words import format_left
 from stark_worker.protocol.report_text import strip_control_chars
 
 if TYPE_CHECKING:  # at run time these load the agents, which would slow `stark --help` down
@@ -64,26 +65,26 @@ def _format_most(forecast: Forecast) -> str:
 class GridProgress:
     """Shows one line per ended run: its ending, the progress and an estimate of what is left."""
 
-    def __init__(self) -> None:
+    def __init__(self, show: Callable[[Text], None]) -> None:
+        self._show = show
         self.endings: Counter[EndReason] = Counter()
 
     def __call__(self, cell: Cell, ending: Ending, progress: BenchProgress) -> None:
         self.endings[ending.reason] += 1
-        left = ""
-        if progress.seconds_left is not None:
-            money = "" if progress.usd_left is None else f" and ${progress.usd_left:,.2f}"
-            left = f"; about {progress.seconds_left / 3600:.1f} h{money} left"
+        money = "" if progress.usd_left is None else f", ${progress.usd_left:,.2f} to spend"
         how = Text(ending.reason.meaning, "green" if ending.reason == EndReason.DONE else "yellow")
-        console.print(
+        facts = f"{progress.made}/{progress.attempts} attempts, {format_money(progress.usd)}"
+        left = format_left(progress.seconds_left) if progress.ended < progress.cells else "nothing left"
+        self._show(
             Text.assemble(
                 (f"{progress.ended}/{progress.cells} ", "bold"),
-                f"{cell.id}: ",
+                strip_control_chars(f"{cell.id}: "),
                 how,
-                (f"  [{progress.made}/{progress.attempts} attempts, {format_money(progress.usd)}{left}]", "dim"),
+                (f"  [{facts}; {left}{money}]", "dim"),
             )
         )
         if ending.message:
-            console.print(Text(strip_control_chars(f"    {ending.message}"), "yellow"))
+            self._show(Text(strip_control_chars(f"    {ending.message}"), "yellow"))
 
 
 def show_endings(progress: GridProgress, folder: Path) -> None:

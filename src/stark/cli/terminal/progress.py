@@ -8,6 +8,7 @@ from rich.text import Text
 
 from stark.cli.terminal.screen import console, format_headline, format_name, format_verdict, show_warnings
 from stark.core.records import Event, EventKind
+from stark.core.steps import Step, Work
 from stark.core.tree import ROOT_ID, Attempt, Node, Role
 from stark_worker.protocol import report_text
 from stark_worker.protocol.report import EvalReport
@@ -32,9 +33,13 @@ class Progress:
         elif event.kind is EventKind.BEGUN and event.node is not None:
             step = "repairs" if event.node.failed else "builds on"
             self._show_line(f"{format_name(event.number):>5}  ", Text(f"{step} {format_name(event.node.id)}", "dim"))
-        elif event.kind in (EventKind.ASKING, EventKind.EVALUATING):
+        elif event.kind is EventKind.ASKING or (event.kind is EventKind.EVALUATING and event.step is Step.EVALUATING):
             is_call = event.kind is EventKind.ASKING
             step = f"asks the {event.text} agent" if is_call else "is compiled, checked and timed"
+            if event.work is not Work.FINAL:
+                self._show_line(f"{format_name(event.number):>5}  ", Text(step, "dim"))
+        elif event.kind is EventKind.CONFIRMING:
+            step = "is confirmed: rebuilt with torch's own toolchain and measured again"
             self._show_line(f"{format_name(event.number):>5}  ", Text(step, "dim"))
         elif event.kind is EventKind.NOTE:
             self._show_line("", Text(strip_control_chars(event.text), "yellow"))

@@ -45,11 +45,10 @@ RAISED_LIMIT = {  # the option that lets a run continue after this ending
 }
 
 
-def show_start(title: str, rows: Sequence[tuple[str, str]]) -> None:
+def show_start(rows: Sequence[tuple[str, str]]) -> None:
     """Show what a run works on, with which model and limits, and where."""
-    console.print(Text(title, "bold"))
     for name, value in rows:
-        console.print(Text.assemble((f"{name:>11}  ", "dim"), value))
+        console.print(Text.assemble((f"{name:>11}  ", "dim"), strip_control_chars(value)))
     console.print()
 
 

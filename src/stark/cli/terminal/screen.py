@@ -16,6 +16,8 @@ from rich.tree import Tree as Branches
 from stark.cli.terminal.command import format_command
 from stark.core.errors import StarkError
 from stark.core.tree import ROOT_ID, Node, Role
+from stark.progress.words import format_money as format_money
+from stark.progress.words import format_name as format_name
 from stark.report.table import Table as Figures
 from stark_worker.protocol import report_text
 from stark_worker.protocol.errors import Outcome
@@ -104,6 +106,11 @@ def show_line(text: str) -> None:
     console.print(Text(strip_control_chars(text)))
 
 
+def show_title(text: str) -> None:
+    """Show the first line of a command, before anything is loaded."""
+    console.print(Text(strip_control_chars(text), "bold"))
+
+
 def format_verdict(node: Node, root_ms: float | None) -> Text:
     colour = "green" if node.report.outcome is Outcome.OK else "red"
     return Text(report_text.format_verdict(node.report, None if node.id == ROOT_ID else root_ms), colour)
@@ -119,17 +126,8 @@ def format_headline(node: Node) -> Text:
     return Text(strip_control_chars(f"  {verb}{short}"), "dim")
 
 
-def format_name(number: int | None) -> str:
-    return "root" if number == ROOT_ID else f"#{number}"
-
-
 def format_ms(value: float | None) -> str:
     return "" if value is None else f"{value:.3f} ms"
-
-
-def format_money(usd: float | None) -> str:
-    """Return US dollars as text; None stands for an unknown price."""
-    return "price not known" if usd is None else f"${usd:,.2f}"
 
 
 def format_limits(usd: float | None, tokens: int | None) -> str:

@@ -1,0 +1,1 @@
+"""A run as a JSON document, and the page that draws it."""
