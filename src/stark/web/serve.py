@@ -36,7 +36,7 @@ def serve(
         app = make_app(folder, Access(allowed_hosts(host, number, names), token))
         config = uvicorn.Config(
             app,
-            log_level="warning",
+            log_level="critical",
             access_log=False,
             server_header=False,
             limit_concurrency=MAX_CONNECTIONS,
