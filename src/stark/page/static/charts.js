@@ -42,7 +42,7 @@ const tooltip = (style, formatter) => ({
   textStyle: { color: style.text, fontSize: 12 },
   formatter,
 });
-const frame = { left: 52, right: 18, top: 16, bottom: 40 };
+const frame = { left: 56, right: 18, top: 26, bottom: 40 };
 
 // Attempts in landing order with the best speed-up so far.
 stark.progressOf = (run) => {
@@ -86,14 +86,16 @@ stark.costChart = (getRun) =>
   stark.chart("Cost by attempt", (style) => {
     const run = getRun();
     const isMoney = run.spent.usd !== null && run.spent.usd > 0;
+    const isFree = !isMoney && !run.spent.tokens; // without an LLM, what it costs is the time of the judge
     let sum = 0;
-    const data = [[0, 0], ...run.costs.map(([, tokens, usd], index) => [index + 1, (sum += isMoney ? usd : tokens)])];
-    const format = isMoney ? (value) => `$${+value.toPrecision(3)}` : stark.format.tokens;
+    const made = isFree ? run.nodes.slice(1).map((row) => row.seconds) : run.costs.map(([, tokens, usd]) => (isMoney ? usd : tokens));
+    const data = [[0, 0], ...made.map((each, index) => [index + 1, (sum += each)])];
+    const format = isMoney ? (value) => `$${+value.toPrecision(3)}` : isFree ? stark.format.seconds : stark.format.tokens;
     return {
       grid: frame,
       tooltip: { ...tooltip(style, ([first]) => `${first.value[0]} attempts: ${format(first.value[1])}`), trigger: "axis" },
       xAxis: axis(style, { type: "value", name: "attempt", nameLocation: "middle", nameGap: 26, min: 0, max: Math.max(1, data.length - 1), minInterval: 1, splitLine: { show: false } }),
-      yAxis: axis(style, { type: "value", min: 0, axisLabel: { color: style.dim, fontSize: 11, formatter: format } }),
+      yAxis: axis(style, { type: "value", min: 0, name: isMoney ? "dollars" : isFree ? "time of the judge" : "tokens", nameLocation: "end", nameGap: 8, axisLabel: { color: style.dim, fontSize: 11, formatter: format } }),
       series: [{ type: "line", step: "end", symbol: "none", data, lineStyle: { color: style.rejected, width: 2.5 }, areaStyle: { color: style.rejected, opacity: 0.08 } }],
     };
   });

@@ -30,7 +30,7 @@ stark.format = {
   },
   speed: (value) => (value === null || value === undefined ? "–" : `${value < 10 ? value.toFixed(2) : few(value)}×`),
   interval: (pair) => (pair ? `${pair[0].toFixed(2)}× to ${pair[1].toFixed(2)}×` : ""),
-  usd: (value) => (value === null || value === undefined ? "not known" : `$${value < 1 ? value.toFixed(4) : value.toFixed(2)}`),
+  usd: (value) => (value === null || value === undefined ? "not known" : value === 0 ? "$0" : `$${value < 1 ? value.toFixed(4) : value.toFixed(2)}`),
   tokens: (value) => {
     if (!value) return "0";
     if (value < 10_000) return value.toLocaleString("en");
