@@ -2,6 +2,7 @@
 "use strict";
 
 const AROUND = 4; // equal lines shown next to a change
+const SHORTEST_FOLD = 4;
 const PATIENCE = { timeout: 2000 };
 
 // Returns [{kind: "same" | "changed", left, right}] with line indices or null.
@@ -75,7 +76,7 @@ stark.diffView = (beforeText, afterText, { left: leftName, right: rightName }) =
     let end = at;
     while (end < pairs.length && near[end] === near[at]) end++;
     const part = pairs.slice(at, end);
-    rows.push(near[at] ? part.map(row) : fold(part, row));
+    rows.push(near[at] || part.length < SHORTEST_FOLD ? part.map(row) : fold(part, row));
     at = end;
   }
   return stark.h("div", { class: "sheet" },
