@@ -17,6 +17,7 @@ from stark_process import command, environment
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page
 
+PATIENCE_MS = 120_000  # a busy machine can be twenty times as slow
 NAMES = ("chromium", "chromium-browser", "google-chrome")
 
 
@@ -29,8 +30,9 @@ def open_browser() -> Iterator[Browser]:
         if os.environ.get("CI") == "true":
             pytest.fail(missing)
         pytest.skip(missing)
-    from playwright.sync_api import sync_playwright
+    from playwright.sync_api import expect, sync_playwright
 
+    expect.set_options(timeout=PATIENCE_MS)
     with sync_playwright() as playwright:
         # The pages are our own, and Chromium's sandbox needs rights that containers rarely have.
         browser = playwright.chromium.launch(executable_path=path, args=["--no-sandbox", "--disable-dev-shm-usage"])
@@ -59,6 +61,7 @@ def serve(folder: Path, *words: object, **extra: object) -> Iterator[str]:
 def open_page(browser: Browser, address: str, **options: object) -> Iterator[Page]:
     """A page that fails the test if anything in it fails, or if it asks another server."""
     context = browser.new_context(**options)
+    context.set_default_timeout(PATIENCE_MS)
     page = context.new_page()
     faults: list[str] = []
     page.on("pageerror", lambda error: faults.append(str(error)))

@@ -34,7 +34,7 @@ from stark.store.open import open_store
 from stark_process import command, environment
 
 CLIENTS = 50
-ATTEMPTS = 1_500
+ATTEMPTS = 300
 FRAMES = 120
 
 PAN = """async (frames) => {

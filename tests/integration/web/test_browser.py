@@ -64,10 +64,10 @@ def test_a_diff_is_shown_to_the_parent_and_to_any_node(browser, address):
         page.get_by_role("tab", name="Changes").click()
         expect(page.locator(".diff .right.touched", has_text="changed 9")).to_be_visible()
         page.get_by_label("Compare with").select_option("0")
-        expect(page.locator(".sheet-head").first).to_contain_text("root → #9")
+        expect(page.locator(".panel .sheet-head")).to_contain_text("root → #9")
         assert "other=0" in page.url
         page.reload()  # the address is a link to what is seen
-        expect(page.locator(".sheet-head").first).to_contain_text("root → #9")
+        expect(page.locator(".panel .sheet-head")).to_contain_text("root → #9")
 
 
 def test_the_keyboard_finds_and_moves(browser, address):
@@ -150,8 +150,8 @@ def test_the_page_follows_a_live_run(browser, tmp_path):
             expect(page.locator("tbody tr")).to_have_count(3)
             expect(page.locator(".flight")).to_contain_text("#3")
             held.unlink()
-            expect(page.locator("tbody tr")).to_have_count(7, timeout=60_000)
-            expect(page.locator(".state")).to_have_text("✓ done", timeout=60_000)
+            expect(page.locator("tbody tr")).to_have_count(7)
+            expect(page.locator(".state")).to_have_text("✓ done")
             expect(page.locator(".value", has_text="6 of 6")).to_be_visible()
     finally:
         held.unlink(missing_ok=True)
