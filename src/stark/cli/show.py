@@ -1,4 +1,4 @@
-"""The commands on the folder of a run: ``stark show``, ``stark export`` and ``stark salvage``."""
+"""The commands on the folder of a run: ``stark show``, ``export``, ``salvage`` and ``view``."""
 
 from __future__ import annotations
 
@@ -74,4 +74,30 @@ def salvage(folder: RunFolder, into: Annotated[Path, typer.Argument(metavar="NEW
     screen.show_line(f"Saved into {into}: " + ", ".join(f"{count} {table}" for table, count in counts.items()) + ".")
 
 
-COMMANDS = (show, export, salvage)
+def view(
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="A run, a benchmark, or a folder of many.")],
+    port: Annotated[int | None, typer.Option("--port", help="Port (default: the first free one from 8400 on).")] = None,
+    host: Annotated[str, typer.Option("--host", help="Address to serve; all but loopback need a token.")] = "127.0.0.1",
+    token: Annotated[
+        str | None, typer.Option("--token", envvar="STARK_VIEW_TOKEN", help="Letters and digits a client must know.")
+    ] = None,
+    name: Annotated[
+        list[str] | None, typer.Option("--name", help="A further name of this machine; may be repeated.")
+    ] = None,
+    open_browser: Annotated[bool, typer.Option("--open", help="Open the page in a browser.")] = False,
+) -> None:
+    """Serve the page of a run, a benchmark, or a folder of many; it follows live and only reads."""
+    try:
+        from stark.web.serve import serve
+    except ModuleNotFoundError as error:
+        raise UsageError(f"The page needs {error.name}.", "Install it: pip install 'stark-kernels[web]'") from error
+
+    def announce(address: str) -> None:
+        screen.show_line(f"The page of {folder} is at {address} (Ctrl-C ends it)")
+        if open_browser:
+            typer.launch(address)
+
+    serve(folder, host, port, token, name or [], announce)
+
+
+COMMANDS = (show, export, salvage, view)

@@ -7,6 +7,7 @@ from typing import Any
 
 from stark.core.records import Ending, Final, Kind, RoleUsage, RunRecord
 from stark.core.tree import Role
+from stark_worker.protocol.bound import Bound
 
 
 def name_missing(
@@ -16,6 +17,7 @@ def name_missing(
     ending: Ending | None,
     usage: Mapping[Role, RoleUsage],
     baselines: Sequence[object],
+    bound: Bound | None,
     is_live: bool,
 ) -> list[str]:
     """Return one sentence for each thing that a run usually stores and this one does not hold."""
@@ -25,6 +27,7 @@ def name_missing(
         *_missing_of_search(rows, ending),
         *(_missing_of_winner(record, rows, final) if record.kind is Kind.SEARCH else ()),
         *(() if baselines or record.kind is not Kind.SEARCH else ("No time of torch.compile is stored here.",)),
+        *(() if bound or not rows else ("No speed of light is stored, so there is no share of the bound.",)),
         *(() if usage or record.kind is not Kind.SEARCH else ("No call of a model is stored.",)),
         *(() if all(each.usd is not None for each in usage.values()) else ("The price of a model is not known.",)),
     ]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Any
 
 from stark.agents.source_lines import MARKER
 from stark.core.interfaces import StoreReader
@@ -35,7 +34,8 @@ def node_document(store: StoreReader, records: Sequence[RunRecord], record: RunR
         "report": describe_report(node.report),
         "final": _describe_final(final) if final and final.node_id == number else None,
         "timings": [
-            {"name": name, **_describe_timing(timing)} for name, timing in _timings(node, root, baselines, final)
+            *(_describe_timing(name, timing) for name, timing in _timings(node, root, baselines)),
+            *(_describe_timing(name, timing, is_final=True) for name, timing in _final_timings(final, number)),
         ],
         "calls": [describe_call(call) for call in store.calls(record.id, number)],
     }
@@ -113,7 +113,7 @@ def _describe_final(final: Final) -> Json:
 
 
 def _timings(
-    node: Node, root: Node | None, baselines: Sequence[tuple[str, EvalReport]], final: Final | None
+    node: Node, root: Node | None, baselines: Sequence[tuple[str, EvalReport]]
 ) -> Iterator[tuple[str, Timing]]:
     """Yield the samples of a node, and those of the times that it is compared with."""
     if node.report.timing:
@@ -125,11 +125,11 @@ def _timings(
     for name, report in baselines:
         if report.timing and name != EAGER:
             yield name, report.timing
-    if final and final.node_id == node.id:
-        yield from _final_timings(final)
 
 
-def _final_timings(final: Final) -> Iterator[tuple[str, Timing]]:
+def _final_timings(final: Final | None, number: int) -> Iterator[tuple[str, Timing]]:
+    if final is None or final.node_id != number:
+        return
     drop_in = final.drop_in.report if final.drop_in else None
     reports = (("verified", final.verified), ("kernelbench", final.kernelbench), ("drop-in", drop_in))
     for name, report in reports:
@@ -139,8 +139,10 @@ def _final_timings(final: Final) -> Iterator[tuple[str, Timing]]:
             yield f"{EAGER}, in turns with {name}", report.opponent
 
 
-def _describe_timing(timing: Timing) -> dict[str, Any]:
+def _describe_timing(name: str, timing: Timing, is_final: bool = False) -> Json:
     return {
+        "name": name,
+        "is_final": is_final,
         "samples_ms": timing.samples_ms,
         "median_ms": timing.median_ms,
         "interval_ms": timing.interval_ms,

@@ -9,11 +9,14 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from stark.core.bound import speed_of_light
 from stark.core.interfaces import StoreReader
 from stark.core.records import Ending, Final, Kind, RoleUsage, RunRecord
 from stark.core.tree import ROOT_ID, Node, Role
 from stark.page.missing import name_missing
+from stark_worker.protocol.bound import Bound
 from stark_worker.protocol.report import EvalReport
+from stark_worker.protocol.report_text import bound_facts
 from stark_worker.protocol.request import Score
 
 Json = dict[str, Any]
@@ -28,10 +31,14 @@ class RunDocument:
         self.record = record
         self.rows: list[Json] = []
         self.head: Json = {}
+        self.bound: Bound | None = None
 
     def update(self, store: StoreReader, records: Sequence[RunRecord], is_live: bool = False) -> None:
         """Read the nodes that have landed since, and the head. ``records`` are all runs of the store."""
-        self.rows += map(node_row, store.nodes(self.record.id, len(self.rows)))
+        nodes = store.nodes(self.record.id, len(self.rows))
+        if not self.rows and nodes:
+            self.bound = nodes[0].report.bound
+        self.rows += map(node_row, nodes)
         self.head = self._read_head(store, records, is_live)
 
     def after(self, known: int = 0) -> Json:
@@ -43,6 +50,7 @@ class RunDocument:
         final, ending, usage = store.final(run_id), store.ending(run_id), store.usage(run_id)
         accounts = {account.number: account for account in store.accounts(run_id)}
         baselines = read_baselines(store, records, self.record)
+        best_ms = min((row["ms"] for row in self.rows if row["ms"] is not None and row["id"] != ROOT_ID), default=None)
         pending = store.unfinished(run_id) if is_live else []
         return {
             **describe_run(self.record),
@@ -66,7 +74,8 @@ class RunDocument:
             "winner": find_winner(self.rows, final),
             "leaders": find_leaders(self.rows, int(self.record.settings.get("windows", {}).get("leaders", 2))),
             "baselines": [{"name": name, "ms": report_ms(report)} for name, report in baselines],
-            "missing": name_missing(self.record, self.rows, final, ending, usage, baselines, is_live),
+            "bound": describe_bound(self.bound, best_ms),
+            "missing": name_missing(self.record, self.rows, final, ending, usage, baselines, self.bound, is_live),
         }
 
 
@@ -121,6 +130,20 @@ def describe_run(record: RunRecord) -> Json:
         "tools": record.device.tools,
         "settings": record.settings,
         "versions": record.versions,
+    }
+
+
+def describe_bound(bound: Bound | None, best_ms: float | None) -> Json | None:
+    """Return the bound that counts now and its origin in words, or None if none is stored."""
+    light = speed_of_light(bound, best_ms)
+    if bound is None or light is None:
+        return None
+    return {
+        "ms": light.bound_ms,
+        "is_certain": light.is_certain,
+        "is_followed": light.is_followed,
+        "limit": bound.limit,
+        "facts": bound_facts(bound),
     }
 
 

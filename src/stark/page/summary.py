@@ -5,6 +5,7 @@ from __future__ import annotations
 import enum
 
 from stark.analysis.metrics import compute_metrics
+from stark.core.bound import speed_of_light
 from stark.core.interfaces import StoreReader
 from stark.core.records import Ending, EndReason, RunRecord
 from stark.core.tree import ROOT_ID, attempts_of
@@ -28,6 +29,9 @@ def summarise_run(store: StoreReader, record: RunRecord, is_held: bool = False) 
     is_measured = any(each.id == ROOT_ID and each.runtime_ms is not None for each in judgements)
     metrics = compute_metrics(judgements, final) if is_measured else None
     attempts = attempts_of(judgements)
+    root = store.node(record.id, ROOT_ID) if is_measured else None
+    best_ms = metrics.best_ms if metrics else None
+    light = speed_of_light(root.report.bound, best_ms) if root else None
     is_begun = bool(judgements) or bool(store.unfinished(record.id))
     return {
         "run": record.id,
@@ -48,7 +52,8 @@ def summarise_run(store: StoreReader, record: RunRecord, is_held: bool = False) 
         "correct": sum(each.outcome is Outcome.OK for each in attempts),
         "budget": record.settings["budget"]["attempts"],
         "root_ms": metrics and metrics.root_ms,
-        "best_ms": metrics and metrics.best_ms,
+        "best_ms": best_ms,
+        "share": light and light.share(best_ms),
         "speedup": metrics and metrics.speedup,
         "interval": final and final.speedup_interval,
         "is_confirmed": bool(final and final.holds),
