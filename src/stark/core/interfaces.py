@@ -15,7 +15,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Iterable, Sequence
 from types import TracebackType
-from typing import Any, Protocol, Self
+from typing import Any, Protocol, Self, runtime_checkable
 
 from stark.core.chat import Message, Reply, ReplyForm, Usage
 from stark.core.records import Call, Ending, Event, Final, RoleUsage, RunRecord, Spend, Ticket, TicketRecord
@@ -44,6 +44,14 @@ class ChatModel(Protocol):
 
     async def reply(self, messages: Sequence[Message], form: ReplyForm) -> Reply:
         """Return one answer."""
+
+
+@runtime_checkable
+class PlacedModel(Protocol):
+    """A chat model that answers by the place of a call in a run, as a replay does."""
+
+    def at(self, number: int, nth: int) -> ChatModel:
+        """Return the model for the ``nth`` call of its role in one attempt."""
 
 
 class AttemptContext(Protocol):
