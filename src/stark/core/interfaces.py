@@ -63,6 +63,9 @@ class AttemptContext(Protocol):
     async def ask(self, role: Role, messages: Sequence[Message], form: ReplyForm, window: Iterable[int]) -> Reply:
         """Return one reply of the role's model; ``window`` names the nodes that the prompt shows."""
 
+    def announce(self, idea: str) -> None:
+        """Let attempts that begin from now on know what this one tries."""
+
     async def evaluate(self, source: str) -> EvalReport:
         """Return the report on a candidate. Identical sources share one report."""
 

@@ -50,14 +50,17 @@ class ReplayModel(RecordedModel):
         self._by_attempt = by_attempt
 
     def at(self, number: int, nth: int) -> RecordedModel:
-        """Return a model that gives the stored reply to the ``nth`` call of this role in one attempt."""
-        replies = self._by_attempt.get(number, ())[nth : nth + 1]
+        """Return a model that gives the stored reply to the ``nth`` call of this role in one attempt.
+
+        Asked more often than in the stored run, it says the last one again.
+        """
+        replies = self._by_attempt.get(number, ())
         if not replies:
             raise ModelUnavailable(
-                f"{self.name} holds no such reply: call {nth + 1} of this role in attempt {number}.",
+                f"{self.name} holds no reply of this role in attempt {number}.",
                 "The attempt took another course than the stored one. Replay its reports too: --evaluator replay.",
             )
-        return RecordedModel(self.name, replies)
+        return RecordedModel(self.name, [replies[min(nth, len(replies) - 1)]])
 
 
 def load_script(folder: Path, role: Role) -> list[Reply]:

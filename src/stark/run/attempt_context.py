@@ -6,7 +6,7 @@ import asyncio
 import time
 from collections import Counter, deque
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from itertools import islice
 
@@ -83,6 +83,7 @@ class RunParts:
     ledger: Ledger
     evaluator: CandidateEvaluator
     events: EventSender
+    ideas: dict[int, str] = field(default_factory=dict)  # of attempts in flight, by number
 
 
 class JournalledContext(AttemptContext):
@@ -111,6 +112,9 @@ class JournalledContext(AttemptContext):
                     raise
                 self._note(f"#{self._number}: the {role} agent's reply was lost; asking again.")
         raise AssertionError("unreachable")
+
+    def announce(self, idea: str) -> None:
+        self._run.ideas[self._number] = idea
 
     async def evaluate(self, source: str) -> EvalReport:
         self._run.events.send(EventKind.EVALUATING, self._number)

@@ -163,6 +163,10 @@ def _add_drop_ins(db: sqlite3.Connection) -> None:
         db.execute(f"ALTER TABLE finals ADD COLUMN {column} TEXT")
 
 
+def _add_in_flight(db: sqlite3.Connection) -> None:
+    db.execute("ALTER TABLE tickets ADD COLUMN in_flight TEXT NOT NULL DEFAULT '[]'")
+
+
 Migration = Callable[[sqlite3.Connection], None]
 MIGRATIONS: list[Migration] = [
     _create_tables,
@@ -172,6 +176,7 @@ MIGRATIONS: list[Migration] = [
     _add_opponents,
     _rename_facts,
     _add_drop_ins,
+    _add_in_flight,
 ]
 
 
