@@ -106,7 +106,7 @@ class InformedPrompts:
         root = ticket.tree.root
         values = self._fixed | {
             "role": str(role),
-            "rules": list_rules(self._context.evaluation, self._context.device, root),
+            "rules": list_rules(self._context.evaluation, self._context.device, root, with_clock=role is Role.PLAN),
             "base": describe_base(base, root, self._context.windows, source and _without(source, given)),
             **given,
         }

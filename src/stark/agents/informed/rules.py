@@ -12,14 +12,15 @@ from stark_worker.protocol.request import KernelBenchVersion, Precision, Score, 
 _TYPES = {Precision.FP32: "float32", Precision.BF16: "bfloat16", Precision.FP16: "float16"}
 
 
-def list_rules(evaluation: EvaluationSettings, device: DeviceFacts, root: Node) -> list[str]:
-    """Return the rules that apply, each in a line."""
+def list_rules(evaluation: EvaluationSettings, device: DeviceFacts, root: Node, with_clock: bool = True) -> list[str]:
+    """Return the rules that apply, each in a line. Only planners need those of the clock."""
+    clock = [_clock(evaluation, root)] if with_clock else []
     return [
         "Keep the arguments of `Model`, its parameters (names, order, shapes) and its outputs (shapes, types). Do not "
         "change inputs.",
         f"Inputs and weights are {_TYPES[evaluation.precision]}. {_tolerance(evaluation)}",
         _checks(evaluation),
-        _clock(evaluation, root),
+        *clock,
         "The model runs in train mode under no_grad. Only outputs are compared, no buffers such as running statistics.",
         "Shapes, types and device stay as they are: specialise for them. No gradients.",
         "Weights may change between calls. Values derived from them may be kept in `self`: make them in forward(), and "
