@@ -1,6 +1,6 @@
 """Rebuilds the prompts of recorded runs of the method stark in the form of the method informed, and compares them.
 
-    python benchmarks/studies/prompts.py FOLDER [--save]
+    python benchmarks/studies/prompts.py FOLDER [--bound RUN=MS ...] [--save]
 
 FOLDER holds run folders with a `stark.db` each; older files are copied and brought up to date. For every attempt the
 tree is the one that its planner saw. Recorded plans are rewritten: an idea, line ranges where the markers stood, and
@@ -259,14 +259,23 @@ def summarise(rows: Sequence[Row]) -> dict[str, Any]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", type=Path, metavar="FOLDER")
+    parser.add_argument(
+        "--bound",
+        action="append",
+        default=[],
+        metavar="RUN=MS",
+        help="the bound of a run's task, which was not recorded: bytes moved at the measured copy bandwidth",
+    )
     parser.add_argument("--save", action="store_true", help="write the committed result file")
     options = parser.parse_args()
+    bounds = {name: float(ms) for name, ms in (each.split("=") for each in options.bound)}
     runs = list(load_runs(options.folder))
     rows = {run.name: rebuild(run) for run in runs}
     result = {
         "all": summarise([row for each in rows.values() for row in each]),
         "runs": {name: summarise(each) for name, each in rows.items()},
-        "stops": {run.name: replay_stops(run) for run in runs},
+        "bounds_ms": bounds,
+        "stops": {run.name: replay_stops(run, bounds.get(run.name)) for run in runs},
         "rows": [asdict(row) | {"share": round(row.share, 3)} for each in rows.values() for row in each],
     }
     print(json.dumps({name: value for name, value in result.items() if name != "rows"}, indent=2))

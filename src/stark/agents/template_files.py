@@ -61,6 +61,7 @@ INFORMED_VARIABLES: dict[str, str] = {
     "libraries": "vendor libraries, in words",
     "device": "facts about the device, each a text",
     "rules": "the rules of the judge, each a short text",
+    "bound": "the least time of the task, in words; may be empty",
     "task_source": "the task's source",
     "hint": "the user's advice; may be empty",
     "base": "the attempt to build on: number, is_root, title, advice, explanation, log, profile, source, outline",

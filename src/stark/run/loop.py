@@ -25,7 +25,7 @@ from stark.run.events import EventSender
 from stark.run.final_round import FinalRound
 from stark.run.methods import BuiltMethod
 from stark.run.result import Result
-from stark.search.stops import find_stop
+from stark.search.stops import explain_no_bound, find_stop
 from stark_worker.protocol.errors import Outcome
 from stark_worker.protocol.report import EvalReport
 
@@ -45,7 +45,6 @@ class RunRules:
 
 ENDS_EARLY = (None, EndReason.STOPPED, EndReason.BOUND, EndReason.PLATEAU)
 HOW_TO_GO_ON = "To go on: stark resume DIR --stop-after 0 --stop-at-bound 0."
-NO_BOUND = "The bound of this task is not known, so --stop-at-bound cannot end the run."
 DEFAULT_RULES = RunRules()
 AS_UNINTERRUPTED = RunRules(confirm_when_stopped=False, keep_confirmed=False)
 
@@ -111,8 +110,8 @@ class Run:
     async def optimize(self) -> Result:
         """Run until the attempts are used up, another limit is reached, or ``stop`` is called."""
         await self._evaluate_root_in_time()
-        if self.settings.budget.stop_at_bound:
-            self._events.note(NO_BOUND)
+        if self.settings.budget.stop_at_bound and (why := explain_no_bound(self.tree)):
+            self._events.note(why)
         in_flight: set[asyncio.Task[None]] = set()
         try:
             while True:

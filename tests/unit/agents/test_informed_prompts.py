@@ -23,6 +23,7 @@ from stark.core.records import InFlight, Ticket
 from stark.core.settings import EvaluationSettings, PromptSettings, Settings
 from stark.core.task import Task
 from stark.core.tree import Attempt, Node, Plan, Role, Tree
+from stark_worker.protocol.bound import Bound, Limit, Peaks, Work
 from stark_worker.protocol.errors import Outcome
 from stark_worker.protocol.report import DeviceFacts, EvalReport, Labels, Timing
 
@@ -271,3 +272,14 @@ def test_an_unusable_plan_is_a_fault(reply, fault):
 
 def test_a_plan_without_named_lines_is_advice():
     assert read_plan(Reply(text="Use tiles: of 8.\nIdea: no header")).text == "Use tiles: of 8.\nIdea: no header"
+
+
+def test_a_known_bound_stands_in_the_plan_with_the_shares_that_were_reached():
+    peaks = Peaks("NVIDIA H200", 4200.0, 4400.0, 4000.0)
+    bound = Bound(0.3, Limit.MEMORY, 0.3, 0.1, 0.3, Work(1, 1, 1, {}), peaks, {})
+    root = replace(NODES[0], attempt=replace(NODES[0].attempt, report=replace(NODES[0].report, bound=bound)))
+    text = prompts().plan(ticket(1, tree=Tree([root, *NODES[1:3]])))[1].content
+    assert "Bound of the algebra as written: 0.3000 ms, limited by memory, certain." in text
+    assert "#2 | on #0 | 0.4 ms, 5.00x, 75% of the bound | the best" in text
+    assert "## Base: #1, 0.5 ms, 4.00x, 60% of the bound" in text
+    assert "Bound" not in prompts().plan(ticket())[1].content

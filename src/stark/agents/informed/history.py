@@ -9,10 +9,12 @@ from dataclasses import dataclass
 
 from stark.agents.informed.regions import MAX_NAMED, find_regions
 from stark.agents.informed.twins import normalise
+from stark.core.bound import SpeedOfLight, tree_speed_of_light
 from stark.core.records import Ticket
 from stark.core.settings import WindowSettings
 from stark.core.tree import ROOT_ID, Node, Role, Tree
 from stark_worker.protocol.report import EvalReport
+from stark_worker.protocol.report_text import format_bound, format_peaks, format_share
 
 MAX_ROWS = 60
 IDEA_CHARACTERS = 160
@@ -52,28 +54,34 @@ class Excerpt:
 
 def list_rows(tree: Tree, base_id: int) -> list[str]:
     """Return one line for each attempt: number, parent, result, state, idea. Of many, the latest and the fastest."""
-    best, nodes = tree.best, list(tree)
+    best, nodes, limit = tree.best, list(tree), tree_speed_of_light(tree)
     if len(nodes) > MAX_ROWS:
         fastest = {node.id for node in list(tree.ranked())[: MAX_ROWS // 2]} | {ROOT_ID, base_id}
         latest = {node.id for node in nodes[-MAX_ROWS // 2 :]}
         nodes = [node for node in nodes if node.id in fastest | latest]
-    return [_format_row(node, tree.root, best, base_id) for node in nodes]
+    return [_format_row(node, tree.root, best, base_id, limit) for node in nodes]
 
 
-def _format_row(node: Node, root: Node, best: Node | None, base_id: int) -> str:
+def _format_row(node: Node, root: Node, best: Node | None, base_id: int, limit: SpeedOfLight | None) -> str:
     place = "the task's Model" if node.id == ROOT_ID else f"on #{node.parent_id}"
     states = [*_list_states(node, best), *(["the base"] if node.id == base_id else [])]
-    cells = [f"#{node.id}", place, format_result(node, root), "; ".join(states), format_idea(node)]
+    cells = [f"#{node.id}", place, format_result(node, root, limit), "; ".join(states), format_idea(node)]
     return " | ".join(cell for cell in cells if cell)
 
 
-def format_result(node: Node, root: Node) -> str:
-    """Return a node's outcome in a few words."""
+def format_result(node: Node, root: Node, limit: SpeedOfLight | None = None) -> str:
+    """Return a node's outcome in a few words, with the share of the bound that it reaches."""
     if node.runtime_ms is None:
         rule = f" ({node.report.rule})" if node.report.rule else ""
         return f"failed: {node.report.outcome.replace('_', ' ')}{rule}"
-    text = f"{node.runtime_ms:.4g} ms"
-    return text if node.id == root.id or not root.runtime_ms else f"{text}, {root.runtime_ms / node.runtime_ms:.2f}x"
+    share = limit.share(node.runtime_ms) if limit else None
+    is_compared = node.id != root.id and root.runtime_ms
+    texts = [
+        f"{node.runtime_ms:.4g} ms",
+        *([f"{(root.runtime_ms or 0.0) / node.runtime_ms:.2f}x"] if is_compared else []),
+        *([format_share(share)] if share is not None else []),
+    ]
+    return ", ".join(texts)
 
 
 def _list_states(node: Node, best: Node | None) -> list[str]:
@@ -105,16 +113,26 @@ def format_idea(node: Node) -> str:
     return shorten_line((plan.idea or plan.advice) if plan else node.attempt.explanation, IDEA_CHARACTERS)
 
 
+def format_limit(tree: Tree) -> str:
+    """Return the bound of the task in words; nothing if it has none."""
+    limit = tree_speed_of_light(tree)
+    if limit is None:
+        return ""
+    doubts = "".join(f" Doubt: {doubt}." for doubt in limit.bound.doubts)
+    beaten = " Shorter algebra was found and beats it." if limit.is_followed else " Only shorter algebra beats it."
+    return f"{format_bound(limit.bound)}.{beaten}{doubts} Peaks: {format_peaks(limit.bound.peaks)}."
+
+
 # -- the base -------------------------------------------------------------------------------------------------------
 
 
-def describe_base(node: Node, root: Node, settings: WindowSettings, source: str | None = None) -> Base:
+def describe_base(node: Node, tree: Tree, settings: WindowSettings, source: str | None = None) -> Base:
     """Describe the attempt to build on. ``source`` replaces its source, as by a scaffold."""
     failed, is_root = node.failed, node.id == ROOT_ID
     return Base(
         number=node.id,
         is_root=is_root,
-        title=format_result(node, root),
+        title=format_result(node, tree.root, tree_speed_of_light(tree)),
         advice=node.plan.advice if node.plan else "",
         explanation=shorten_line(node.attempt.explanation, EXPLANATION_CHARACTERS),
         log=shorten(node.report.log.strip(), settings.log_characters if failed else LOG_CHARACTERS),

@@ -9,6 +9,7 @@ from stark.agents.anchors import BEGIN, END, remove_markers
 from stark.agents.informed.directions import choose_direction, list_changes, list_designs
 from stark.agents.informed.history import (
     describe_base,
+    format_limit,
     list_failures,
     list_others,
     list_rows,
@@ -106,8 +107,9 @@ class InformedPrompts:
         root = ticket.tree.root
         values = self._fixed | {
             "role": str(role),
+            "bound": format_limit(ticket.tree),
             "rules": list_rules(self._context.evaluation, self._context.device, root, with_clock=role is Role.PLAN),
-            "base": describe_base(base, root, self._context.windows, source and _without(source, given)),
+            "base": describe_base(base, ticket.tree, self._context.windows, source and _without(source, given)),
             **given,
         }
         return [
