@@ -50,10 +50,12 @@ def digest(text: str) -> int:
 
 def answer(prompt: str) -> str:
     """Return what a role would write, from its prompt alone."""
-    before = _section(prompt, "Latest attempt") or _section(prompt, "Task")
-    *head, last = before.splitlines()
+    before = _section(prompt, "(?:Latest attempt|Base: .*)") or _section(prompt, "Task")
+    *head, last = [line for line in before.splitlines() if "<<<IMPROVE" not in line]
     if "You are the planner" in prompt:
         advice = f"Change the last line, variant {digest(prompt) % 1000}.\n\n"
+        if "\nIdea: " in prompt:
+            return f"Idea: variant {digest(prompt) % 1000}\nRegions: forward\n\n{advice}"
         marked = [*head, "# <<<IMPROVE BEGIN>>>", "# change this line", last, "# <<<IMPROVE END>>>"]
         return advice + _fenced(marked) if "<<<IMPROVE BEGIN>>>" in prompt else advice
     changed = [line.replace("class Model:", "class ModelNew:") for line in head]

@@ -37,7 +37,7 @@ class TestReplay(ChatModelConformance):
     @pytest.fixture
     def model(self):
         kept = [Reply(text=f"reply {n}", usage=Usage(5, 5), cost_usd=0.5, model="m") for n in range(8)]
-        return open_model(Role.CODE, RoleSettings(model="replay:runs/1"), load_replies=lambda folder, role: kept)
+        return open_model(Role.CODE, RoleSettings(model="replay:runs/1"), load_replies=lambda folder, role: {1: kept})
 
 
 class TestPlaybook(ChatModelConformance):
@@ -102,9 +102,11 @@ def test_a_replay_gives_what_was_said_and_charges_nothing():
 
     def stored(folder, role):
         asked.append((folder, role))
-        return kept
+        return {4: kept}
 
     model = open_model(Role.DEBUG, RoleSettings(model="replay:/runs/a:b"), answered=1, load_replies=stored)
-    (reply,) = answers(model, 1)
+    (reply,) = answers(model.at(4, 1), 1)
+    with pytest.raises(ModelUnavailable, match="attempt 5"):
+        model.at(5, 0)
     assert asked == [("/runs/a:b", Role.DEBUG)]
     assert reply == Reply("cut", "{", Finish.TRUNCATED, Usage(), 0.0, "m", ("n",))

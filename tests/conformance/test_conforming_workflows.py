@@ -11,4 +11,4 @@ from stark.agents.workflows import WORKFLOWS
 class TestBuiltIn(WorkflowConformance):
     @pytest.fixture(params=sorted(WORKFLOWS))
     def workflow(self, request):
-        return WORKFLOWS[request.param](team())
+        return WORKFLOWS[request.param](team("informed" if request.param == "informed" else "stark"))

@@ -11,11 +11,11 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import pytest
 
 from fakes import TASK, HashEvaluator, PretendModel
-from stark.agents.prompts import PromptContext, Prompts, load_templates
 from stark.agents.roles import Team
 from stark.core.chat import Message, Reply, ReplyForm
 from stark.core.interfaces import Workflow
@@ -23,17 +23,17 @@ from stark.core.records import Ticket
 from stark.core.settings import RoleSettings
 from stark.core.task import Task
 from stark.core.tree import ROOT_ID, Attempt, Node, Role, Tree
+from stark.run.methods import make_team, templates_of
 from stark.run.settings_loader import load_settings
 from stark_worker.protocol.errors import Outcome
 from stark_worker.protocol.report import DeviceFacts, EvalReport, Timing
 from stark_worker.protocol.request import EvalRequest
 
 
-def team() -> Team:
-    """The parts of a workflow, with default settings."""
-    settings = load_settings()
-    prompt_context = PromptContext.of(Task("task", TASK), DeviceFacts("a device", "cpu"), settings)
-    return Team(Prompts(load_templates(settings.prompts), prompt_context), settings)
+def team(method: str = "stark") -> Team[Any]:
+    """The prompts and settings of a method's workflow."""
+    settings = load_settings(sets=[f"method={method}"])
+    return make_team(settings, templates_of(settings), Task("task", TASK), DeviceFacts("a device", "cpu"))
 
 
 @dataclass
@@ -51,6 +51,9 @@ class CountingContext:
         self.asked.append(role)
         assert messages[0].role == "system"
         return Reply(text=self.text) if self.text else await PretendModel(RoleSettings()).reply(messages, form)
+
+    def announce(self, idea: str) -> None:
+        pass
 
     async def evaluate(self, source: str) -> EvalReport:
         self.evaluated.append(source)

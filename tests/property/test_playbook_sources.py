@@ -9,8 +9,9 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from stark.agents.anchors import find_violations
-from stark.agents.prompts import PromptContext, Prompts, load_templates
+from stark.agents.prompts import PromptContext, Prompts
 from stark.agents.replies import CODE_FORM, PLAN_FORM, SOLO_FORM, read_kernel, read_plan
+from stark.agents.template_files import load_templates
 from stark.agents.windows import Window
 from stark.core.settings import Settings
 from stark.core.task import Task

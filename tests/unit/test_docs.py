@@ -16,7 +16,7 @@ import stark
 from conformance.policy import PolicyConformance
 from fakes import TASK
 from paths import ROOT
-from stark.agents.prompts import VARIABLES
+from stark.agents.template_files import VARIABLES
 from stark.cli.main import app
 from stark.core.errors import UsageError
 from stark.core.settings import SearchSettings
@@ -233,7 +233,8 @@ def test_the_policy_of_the_page_grows_a_run(top_three, tmp_path, monkeypatch):
     page = (ROOT / "docs" / "write-a-policy.md").read_text()
     setting = re.search(r"--set (search.policy=\S+)", page)[1]
     run = tmp_path / "run"
-    result = stark.optimize(tmp_path / "task.py", run=run, sets=[setting], budget={"attempts": 12}, **FAKES)
+    sets = ["method=stark", setting]
+    result = stark.optimize(tmp_path / "task.py", run=run, sets=sets, budget={"attempts": 12}, **FAKES)
     assert result.attempts == len(chosen) == 12
     assert {node.failed for node in chosen} == {False, True}
 

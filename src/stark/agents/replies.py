@@ -90,12 +90,12 @@ class _Document:
 
 def read_plan(reply: Reply, form: ReplyForm) -> Answer:
     """Read the advice and, if the form asks for it, the scaffold. Keep complete advice without a scaffold."""
-    reply = _strip_thoughts(reply)
-    if fault := _find_early_fault(reply):
+    reply = strip_thoughts(reply)
+    if fault := find_early_fault(reply):
         cut_off = _split_blocks(reply.text) if fault.fault is ReplyFault.TRUNCATED else None
         return replace(fault, text=cut_off.prose) if cut_off and cut_off.open_block is not None else fault
     anchored = "scaffold" in form.fields
-    if (arguments := _structured_arguments(reply, "advice")) is not None:
+    if (arguments := structured_arguments(reply, "advice")) is not None:
         fields = _parse_fields(arguments)
         if isinstance(fields, Answer):
             return fields
@@ -111,10 +111,10 @@ def read_plan(reply: Reply, form: ReplyForm) -> Answer:
 
 def read_kernel(reply: Reply) -> Answer:
     """Read the explanation and the source that defines ModelNew."""
-    reply = _strip_thoughts(reply)
-    if fault := _find_early_fault(reply):
+    reply = strip_thoughts(reply)
+    if fault := find_early_fault(reply):
         return fault
-    if (arguments := _structured_arguments(reply, "source")) is not None:
+    if (arguments := structured_arguments(reply, "source")) is not None:
         fields = _parse_fields(arguments)
         if isinstance(fields, Answer):
             return fields
@@ -128,7 +128,7 @@ def read_kernel(reply: Reply) -> Answer:
     return _pick_kernel(page)
 
 
-def _find_early_fault(reply: Reply) -> Answer | None:
+def find_early_fault(reply: Reply) -> Answer | None:
     if reply.finish in (Finish.REFUSED, Finish.PROMPT_TOO_LONG):
         return _make_fault(*_BY_FINISH[reply.finish])
     if len(reply.text) + len(reply.arguments or "") > MAX_REPLY_CHARACTERS:
@@ -140,7 +140,7 @@ def _find_early_fault(reply: Reply) -> Answer | None:
     return None
 
 
-def _strip_thoughts(reply: Reply) -> Reply:
+def strip_thoughts(reply: Reply) -> Reply:
     """Return what follows the thoughts; nothing if they never end. Ignore tags inside code."""
     thoughts, tag, rest = reply.text.rpartition(_THOUGHTS_END)
     if not tag:
@@ -152,7 +152,7 @@ def _strip_thoughts(reply: Reply) -> Reply:
 # -- the structured answer ------------------------------------------------------------------------------------------
 
 
-def _structured_arguments(reply: Reply, field: str) -> str | None:
+def structured_arguments(reply: Reply, field: str) -> str | None:
     """The arguments of the tool call, or of a call that the model wrote out as text."""
     if reply.arguments is not None:
         return reply.arguments

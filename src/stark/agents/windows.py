@@ -53,8 +53,10 @@ def debug_window(ticket: Ticket, settings: WindowSettings) -> Window:
     return _window(ticket, settings, "debug", ticket.tree.siblings(ticket.parent.id))
 
 
-def bare_window(ticket: Ticket) -> Window:
-    """{i, root}."""
+def bare_window(ticket: Ticket, observations: bool | None = True) -> Window:
+    """{i, root}; their sources alone if observations are not shown."""
+    if observations is False:
+        return Window(ticket.parent, ticket.tree.root, ())
     return _make_window(ticket, {ticket.parent.id, ticket.tree.root.id})
 
 

@@ -11,6 +11,9 @@ from dataclasses import replace
 from typing import Any, TypedDict
 
 from stark.agents import roles
+from stark.agents.informed import roles as informed
+from stark.agents.informed.history import IDEA_CHARACTERS
+from stark.agents.informed.twins import find_twin
 from stark.agents.roles import Proposal, Team
 from stark.core.interfaces import AttemptContext
 from stark.core.records import Ticket
@@ -26,12 +29,13 @@ class State(TypedDict, total=False):
     context: AttemptContext
     proposal: Proposal
     attempt: Attempt
+    asked: int  # times that the planner of the method ``informed`` was asked
 
 
 class GraphWorkflow(abc.ABC):
     """A graph from a state with a ticket and a context to one with an attempt."""
 
-    def __init__(self, team: Team) -> None:
+    def __init__(self, team: Team[Any]) -> None:
         self._team = team
         self.graph = self._build()
 
@@ -94,7 +98,42 @@ class SoloWorkflow(GraphWorkflow):
         return {"proposal": await roles.solo(self._team, state["ticket"], state["context"])}
 
 
-WORKFLOWS = {"team": TeamWorkflow, "solo": SoloWorkflow}
+class InformedWorkflow(GraphWorkflow):
+    """plan -> code -> evaluate, or debug -> evaluate. Code that is known already goes back to the planner, once."""
+
+    def _build(self) -> Any:
+        from langgraph.graph import END, START, StateGraph
+
+        graph = StateGraph(State)
+        graph.add_node("plan", self._plan)
+        graph.add_node("code", self._code)
+        graph.add_node("debug", self._debug)
+        graph.add_node("evaluate", evaluate_unless_known)
+        graph.add_conditional_edges(START, choose_route, {"failed": "debug", "not failed": "plan"})
+        graph.add_conditional_edges("plan", choose_after_plan, {"plan": "code", "no plan": "evaluate"})
+        graph.add_conditional_edges("code", choose_after_code, {"known code": "plan", "new": "evaluate"})
+        graph.add_edge("debug", "evaluate")
+        graph.add_edge("evaluate", END)
+        return graph.compile()
+
+    async def _plan(self, state: State) -> State:
+        before = state.get("proposal")
+        rejected = [before.plan.idea or before.plan.advice[:IDEA_CHARACTERS]] if before and before.plan else []
+        planned = await informed.plan(self._team, state["ticket"], state["context"], rejected)
+        notes = (*before.notes, f"plan: asked again, {rejected[0]!r} led to known code") if before else ()
+        return {"proposal": replace(planned, notes=notes + planned.notes), "asked": state.get("asked", 0) + 1}
+
+    async def _code(self, state: State) -> State:
+        planned = state["proposal"]
+        assert planned.plan is not None
+        coded = await informed.code(self._team, state["ticket"], state["context"], planned.plan)
+        return {"proposal": replace(coded, notes=planned.notes + coded.notes)}
+
+    async def _debug(self, state: State) -> State:
+        return {"proposal": await informed.debug(self._team, state["ticket"], state["context"])}
+
+
+WORKFLOWS = {"team": TeamWorkflow, "solo": SoloWorkflow, "informed": InformedWorkflow}
 
 
 def edges_of(workflow: Any) -> list[tuple[str, str, str]]:
@@ -112,6 +151,22 @@ def choose_after_plan(state: State) -> str:
     return "plan" if state["proposal"].plan else "no plan"
 
 
+def choose_after_code(state: State) -> str:
+    """Ask the planner once more if the code is known from an earlier attempt."""
+    source = state["proposal"].source
+    is_known = source is not None and find_twin(state["ticket"].tree, source) is not None
+    return "known code" if is_known and state["asked"] == 1 else "new"
+
+
+async def evaluate_unless_known(state: State) -> State:
+    """Take over the report of an earlier attempt with the same code, or evaluate the candidate."""
+    source = state["proposal"].source
+    twin = find_twin(state["ticket"].tree, source) if source is not None else None
+    if twin is None:
+        return await evaluate(state)
+    return {"attempt": replace(_make_attempt(state["proposal"], twin.report), duplicate_of=twin.id)}
+
+
 async def evaluate(state: State) -> State:
     """Evaluate the candidate; a proposal without one is an unusable reply."""
     proposal = state["proposal"]
@@ -119,7 +174,11 @@ async def evaluate(state: State) -> State:
         report = EvalReport(Outcome.UNUSABLE_REPLY, log=proposal.fault or "")
     else:
         report = await state["context"].evaluate(proposal.source)
-    attempt = Attempt(
+    return {"attempt": _make_attempt(proposal, report)}
+
+
+def _make_attempt(proposal: Proposal, report: EvalReport) -> Attempt:
+    return Attempt(
         role=proposal.role,
         source=proposal.source,
         report=report,
@@ -128,4 +187,3 @@ async def evaluate(state: State) -> State:
         outside_share=proposal.outside_share,
         notes=proposal.notes,
     )
-    return {"attempt": attempt}

@@ -15,7 +15,7 @@ from stark.analysis.results import RunResult
 from stark.core.records import Kind
 from stark_worker.protocol.baselines import BASELINES, EAGER
 
-METHOD_ORDER = ("sampling", "reflexion", "search-agent", "ma-only", "stark")  # as in the paper's tables
+METHOD_ORDER = ("sampling", "reflexion", "search-agent", "ma-only", "stark", "informed")  # as in the paper's tables
 BASELINE_LABELS = dict(zip(BASELINES, ("eager", "compile", "max-autotune"), strict=True))
 ROW_COLUMNS = {"level": "text", "score": "text", "method": "text"}  # the columns that name a row
 COUNT_COLUMNS = {"tasks": "count", "runs": "count"}

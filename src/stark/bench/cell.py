@@ -6,11 +6,11 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import Any
 
-from stark.agents.prompts import load_templates
 from stark.core.records import Kind, RunRecord
 from stark.core.settings import Settings
 from stark.core.task import Task
 from stark.run.assembly import versions
+from stark.run.methods import templates_of
 from stark_worker.protocol.report import DeviceFacts
 from stark_worker.protocol.request import Entry, Score
 
@@ -73,7 +73,7 @@ def make_run_record(cell: Cell, device: DeviceFacts) -> RunRecord:
         task=cell.task,
         given=None,
         settings=cell.settings.model_dump(mode="json"),
-        templates=load_templates(cell.settings.prompts),
+        templates=templates_of(cell.settings),
         versions=versions(),
         device=device,
         labels=cell.labels,

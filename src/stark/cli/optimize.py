@@ -30,6 +30,8 @@ from stark.cli.options import (
     RunFolder,
     ScoreName,
     SettingsFile,
+    StopAfter,
+    StopAtBound,
     TargetName,
     TaskFile,
     Tokens,
@@ -72,6 +74,8 @@ def optimize(
     tokens: Tokens = None,
     usd: Usd = None,
     minutes: Minutes = None,
+    stop_at_bound: StopAtBound = None,
+    stop_after: StopAfter = None,
     jobs: Jobs = None,
     seed: Annotated[int | None, typer.Option(help="Seed of the search (default: 0).")] = None,
     evaluator: EvaluatorName = None,
@@ -90,11 +94,12 @@ def optimize(
     """Make a task faster: search for the fastest correct kernel."""
     show_title(f"STARK optimises {task}")
     from stark.run.api import prepare, start
+    from stark.run.methods import with_stops
     from stark.run.settings_loader import load_settings
     from stark.store.connection import FILE_NAME
 
     options = {
-        **budget_options(attempts, tokens, usd, minutes),
+        **budget_options(attempts, tokens, usd, minutes, stop_at_bound, stop_after),
         "method": method,
         "jobs": jobs,
         "seed": seed,
@@ -108,7 +113,7 @@ def optimize(
             "debug": {"model": debug_model},
         },
     }
-    settings = load_settings(config, sets or [], drop_unset(options))
+    settings = with_stops(load_settings(config, sets or [], drop_unset(options)))
     job = prepare(task, settings, run, start_from, hint)
     if dry_run:
         _show_estimate(job)
@@ -126,6 +131,8 @@ def resume(
     tokens: Tokens = None,
     usd: Usd = None,
     minutes: Minutes = None,
+    stop_at_bound: StopAtBound = None,
+    stop_after: StopAfter = None,
     jobs: Jobs = None,
     model: ModelName = None,
     base_url: BaseUrl = None,
@@ -141,7 +148,11 @@ def resume(
     from stark.store.open import open_store
 
     roles = {"model": model, "base_url": base_url, "api_key_env": api_key_env}
-    options = {**budget_options(attempts, tokens, usd, minutes), "jobs": jobs, "roles": roles}
+    options = {
+        **budget_options(attempts, tokens, usd, minutes, stop_at_bound, stop_after),
+        "jobs": jobs,
+        "roles": roles,
+    }
     changed = change_on_resume(sets or [], drop_unset(options))
     progress = Progress()
     with closing(open_store(folder, write=True, create=False)) as store:
@@ -227,13 +238,24 @@ def _describe_run(settings: Any, folder: Path) -> list[tuple[str, str]]:
     from stark.run.methods import find_method
 
     names = {describe_model(getattr(settings.roles, role).model) for role in find_method(settings.method).roles}
-    budget = f"{settings.budget.attempts} attempts, ${settings.budget.usd:.2f}"
+    budget = ", ".join(
+        [f"{settings.budget.attempts} attempts", f"${settings.budget.usd:.2f}", *_describe_stops(settings)]
+    )
     return [
         ("method", f"{settings.method} ({settings.search.policy})"),
         ("model", ", ".join(sorted(names))),
         ("target", f"{settings.evaluation.target}, {settings.evaluation.precision}, {settings.evaluation.score}"),
         ("limits", budget),
         ("run", str(folder)),
+    ]
+
+
+def _describe_stops(settings: Any) -> list[str]:
+    """Describe what ends the run early."""
+    share, attempts = settings.budget.stop_at_bound, settings.budget.stop_after
+    return [
+        *([f"{share:.0%} of the bound"] if share else []),
+        *([f"{attempts} attempts without a gain"] if attempts else []),
     ]
 
 

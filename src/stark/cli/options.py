@@ -38,7 +38,8 @@ Changes = Annotated[
     typer.Option("--set", metavar="A.B=C", help="Set a setting of budget or roles, or jobs; may be repeated."),
 ]
 MethodName = Annotated[
-    str | None, typer.Option("--method", help="stark, search-agent, ma-only, sampling or reflexion.")
+    str | None,
+    typer.Option("--method", help="informed (default), stark, search-agent, ma-only, sampling or reflexion."),
 ]
 ModelName = Annotated[str | None, typer.Option("--model", help="Chat model of all roles, such as openai:gpt-5.")]
 BaseUrl = Annotated[str | None, typer.Option("--base-url", help="Address of an OpenAI-compatible server.")]
@@ -65,6 +66,14 @@ Tokens = Annotated[int | None, typer.Option("--tokens", help="Limit on tokens.")
 Usd = Annotated[float | None, typer.Option("--usd", help="Limit on US dollars.")]
 Minutes = Annotated[float | None, typer.Option("--minutes", help="Limit on search time; the final check comes on top.")]
 Plain = Annotated[bool, typer.Option("--plain", help="Print plain lines instead of the live view.")]
+StopAtBound = Annotated[
+    float | None,
+    typer.Option("--stop-at-bound", help="Stop at this share of the bound; 0: never (default: 0.95 if informed)."),
+]
+StopAfter = Annotated[
+    int | None,
+    typer.Option("--stop-after", help="Stop after so many attempts without a gain; 0: never (default: 3 if informed)."),
+]
 Jobs = Annotated[int | None, typer.Option("--jobs", help="Attempts in parallel.")]
 
 
@@ -79,11 +88,17 @@ def renamed_option(old: str, new: str) -> Any:
 
 
 def budget_options(
-    attempts: int | None, tokens: int | None, usd: float | None, minutes: float | None
+    attempts: int | None,
+    tokens: int | None,
+    usd: float | None,
+    minutes: float | None,
+    stop_at_bound: float | None = None,
+    stop_after: int | None = None,
 ) -> dict[str, dict[str, Any]]:
     """Return the limits of a run as settings."""
     wall_s = None if minutes is None else minutes * 60
-    return {"budget": {"attempts": attempts, "tokens": tokens, "usd": usd, "wall_s": wall_s}}
+    stops = {"stop_at_bound": stop_at_bound, "stop_after": stop_after}
+    return {"budget": {"attempts": attempts, "tokens": tokens, "usd": usd, "wall_s": wall_s, **stops}}
 
 
 def evaluation_options(

@@ -15,7 +15,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Iterable, Sequence
 from types import TracebackType
-from typing import Any, Protocol, Self
+from typing import Any, Protocol, Self, runtime_checkable
 
 from stark.core.chat import Message, Reply, ReplyForm, Usage
 from stark.core.records import (
@@ -57,6 +57,14 @@ class ChatModel(Protocol):
         """Return one answer."""
 
 
+@runtime_checkable
+class PlacedModel(Protocol):
+    """A chat model that answers by the place of a call in a run, as a replay does."""
+
+    def at(self, number: int, nth: int) -> ChatModel:
+        """Return the model for the ``nth`` call of its role in one attempt."""
+
+
 class AttemptContext(Protocol):
     """Access to models and evaluator during one attempt. Calls are journalled and charged to the budget."""
 
@@ -65,6 +73,9 @@ class AttemptContext(Protocol):
 
     async def ask(self, role: Role, messages: Sequence[Message], form: ReplyForm, window: Iterable[int]) -> Reply:
         """Return one reply of the role's model; ``window`` names the nodes that the prompt shows."""
+
+    def announce(self, idea: str) -> None:
+        """Let attempts that begin from now on know what this one tries."""
 
     async def evaluate(self, source: str) -> EvalReport:
         """Return the report on a candidate. Identical sources share one report."""

@@ -18,13 +18,37 @@ from stark_worker.protocol.request import Score
 
 
 @dataclass(frozen=True)
+class InFlight:
+    """An attempt in flight when another one began. ``idea`` is empty if it had no plan yet.
+
+    ``sibling`` counts the children of its parent, finished or in flight, when it began itself.
+    """
+
+    number: int
+    parent_id: int
+    sibling: int
+    idea: str = ""
+
+
+@dataclass(frozen=True)
 class Ticket:
-    """An attempt that has begun: the node to build upon, and the tree at that moment."""
+    """An attempt that has begun: the node to build upon, the tree at that moment, and what was in flight."""
 
     number: int
     parent: Node
     tree: Tree
-    seed: int
+    seed: int | str
+    in_flight: tuple[InFlight, ...] = ()
+
+    @property
+    def sibling(self) -> int:
+        """The number of children of the parent, finished or in flight, when the attempt began."""
+        return len(self.tree.children(self.parent.id)) + len(self.rivals)
+
+    @property
+    def rivals(self) -> tuple[InFlight, ...]:
+        """The attempts in flight that build on the same node."""
+        return tuple(other for other in self.in_flight if other.parent_id == self.parent.id)
 
     def rng(self, purpose: str) -> random.Random:
         """Return a generator that depends only on (seed, attempt, purpose): a resumed attempt draws the same."""
@@ -86,6 +110,8 @@ class EndReason(enum.StrEnum):
     """Reason why a run ended. The values are stored."""
 
     DONE = "attempts"  # it made all its attempts
+    BOUND = "bound"  # the best is as fast as its bound allows
+    PLATEAU = "plateau"  # several attempts brought no gain
     TOKENS = "tokens"
     MONEY = "money"
     WALL_TIME = "wall time"
@@ -107,6 +133,8 @@ class EndReason(enum.StrEnum):
 
 _MEANINGS = {
     EndReason.DONE: "done",
+    EndReason.BOUND: "done: the best has reached the share of the bound that was asked for",
+    EndReason.PLATEAU: "done: the last attempts brought no gain",
     EndReason.DEGENERATE_TASK: "not searched: the task tests nothing",
     EndReason.BROKEN_TASK: "not searched: the task does not work here",
     EndReason.FAULT: "infrastructure fault, to be tried again",
@@ -190,6 +218,7 @@ class TicketRecord:
     number: int
     parent_id: int
     visible: int
+    in_flight: tuple[InFlight, ...] = ()
 
 
 @dataclass(frozen=True)

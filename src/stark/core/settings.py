@@ -1,4 +1,4 @@
-"""Every setting with its type, default and meaning. The defaults are the paper's hyper-parameters.
+"""Every setting with its type, default and meaning. Numbers that the paper gives are its hyper-parameters.
 
 The text under a field is its documentation; ``stark config``, the reference page and error messages show it.
 ``stark.run.settings_loader`` reads settings from files and the command line.
@@ -34,8 +34,8 @@ class RoleSettings(Group):
     """Sampling temperature. A model that refuses it is called without it, and the node notes that."""
     effort: Literal["minimal", "low", "medium", "high"] | None = None
     """Reasoning effort, for models that reason."""
-    max_output_tokens: int = Field(default=16_384, ge=1)
-    """Most tokens of one reply. A call reserves them and its prompt from the budget."""
+    max_output_tokens: int = Field(default=32_768, ge=1)
+    """Most tokens of one reply, thoughts included. A call reserves them and its prompt from the budget."""
     timeout_s: float = Field(default=600.0, gt=0)
     """Longest wait for one reply."""
     retries: int = Field(default=6, ge=0)
@@ -73,7 +73,7 @@ class SearchSettings(Group):
 
     policy: str | None = None
     """`epsilon-greedy`, `greedy`, `mcts`, `evolutionary`, `random`, `always-root`, `last-attempt`,
-    `root-or-repair`, or `package.module:Class`. Default: the method's own."""
+    `root-or-repair`, `root-first`, or `package.module:Class`. Default: the method's own."""
     epsilon: float = Field(default=0.3, ge=0, le=1)
     """Share of selections that explore a leaf (the paper uses 0.3 to 0.4)."""
     n_root: int = Field(default=5, ge=1)
@@ -88,6 +88,8 @@ class SearchSettings(Group):
     """Number of members of the population that compete to be the parent."""
     max_repairs: int = Field(default=2, ge=0)
     """Root-or-repair: longest chain of repairs before it selects the root again."""
+    root_first: int = Field(default=3, ge=0)
+    """Root-first: number of first attempts that start from the root, each in another direction."""
 
 
 class WindowSettings(Group):
@@ -95,6 +97,8 @@ class WindowSettings(Group):
 
     enabled: bool | None = None
     """Show more than the selected node and the root. Default: the method's own."""
+    observations: bool | None = None
+    """Show what was observed of the selected node and the root. Default: the method's own; `sampling` has none."""
     leaders: int = Field(default=2, ge=0)
     """r: number of leaders of the whole tree that the planner sees; 0 turns the leaderboard off."""
     cap: int = Field(default=5, ge=0)
@@ -120,6 +124,8 @@ class AnchorSettings(Group):
 class PromptSettings(Group):
     """The templates of the prompts."""
 
+    wording: Literal["paper"] = "paper"
+    """The built-in templates of the paper's methods. `paper` never changes; a later wording gets another name."""
     system: str = "default"
     """System message: `default`, `alternative-1`, `alternative-2`, or a template file."""
     plan: str | None = None
@@ -131,7 +137,8 @@ class PromptSettings(Group):
     solo: str | None = None
     """Template file that replaces the single agent's prompt."""
     strategy_hint: Literal["auto", "always", "never"] = "auto"
-    """Give the planner a sampled strategy to consider. `auto`: if its temperature is unset or refused."""
+    """Give the planner a sampled strategy to consider. `auto`: if its temperature is unset or refused. The method
+    `informed` gives each attempt another direction anyway."""
 
 
 class BudgetSettings(Group):
@@ -145,6 +152,12 @@ class BudgetSettings(Group):
     """Most US dollars for model calls."""
     wall_s: float | None = Field(default=None, gt=0)
     """Longest time of the search, over all resumed sessions; the final check comes on top."""
+    stop_at_bound: float | None = Field(default=None, ge=0, le=1)
+    """Begin no attempt once the best reaches this share of the task's bound; 0 for never. Default: 0.95 in
+    `stark optimize` with the method `informed`, else never."""
+    stop_after: int | None = Field(default=None, ge=0)
+    """Begin no attempt after so many without a gain of 1 % beyond the noise; 0 for never. Default: 3 in
+    `stark optimize` with the method `informed`, else never."""
 
 
 class EvaluationSettings(Group):
@@ -191,8 +204,8 @@ class EvaluationSettings(Group):
 class Settings(Group):
     """All settings of a run."""
 
-    method: str = "stark"
-    """`stark`, `search-agent`, `ma-only`, `sampling` or `reflexion`."""
+    method: str = "informed"
+    """`informed`, or a method of the paper: `stark`, `search-agent`, `ma-only`, `sampling` or `reflexion`."""
     seed: int = 0
     """Seed of every random choice of the search."""
     jobs: int = Field(default=1, ge=1)

@@ -35,12 +35,15 @@ class Role(enum.StrEnum):
 class Plan:
     """A grounded instruction: advice, and the parent's source with the places to change marked.
 
-    ``violations`` are the rules of the anchor check that the scaffold broke; grounded means none.
+    ``violations`` are the rules of the anchor check that the scaffold broke; grounded means none. ``idea`` is the
+    advice in one line. ``bases`` are the nodes that the planner chose to build on; none leaves it to the policy.
     """
 
     advice: str
     scaffold: str | None = None
     violations: tuple[str, ...] = ()
+    idea: str = ""
+    bases: tuple[int, ...] = ()
 
     @property
     def grounded(self) -> bool:
@@ -53,6 +56,7 @@ class Attempt:
 
     ``outside_share`` is the share of the change that fell outside the anchors. It is None if nothing was anchored, and
     for a child of the root, which is a new file.
+    ``duplicate_of`` is the earlier node whose report it takes over, because the code is the same.
     """
 
     role: Role
@@ -62,13 +66,19 @@ class Attempt:
     explanation: str = ""
     outside_share: float | None = None
     notes: tuple[str, ...] = ()
+    duplicate_of: int | None = field(default=None, compare=False)  # a node keeps it as ``same_as``
+
+    @property
+    def base_id(self) -> int | None:
+        """The node that a new plan chose to build on. A repair inherits its plan, but not this choice."""
+        return self.plan.bases[0] if self.role is Role.CODE and self.plan and self.plan.bases else None
 
 
 @dataclass(frozen=True)
 class Node:
     """An attempt and its place in the tree.
 
-    ``same_as`` names the earlier node whose report this node shares, because the sources are identical.
+    ``same_as`` names the earlier node whose report this node shares, because the sources are the same.
     """
 
     id: int

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import typing
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from importlib.metadata import entry_points
 from pathlib import Path
 
@@ -13,7 +13,7 @@ from stark.core.interfaces import ChatModel
 from stark.core.plugins import find_class
 from stark.core.settings import RoleSettings
 from stark.core.tree import Role
-from stark.models.recorded import RecordedModel, load_script
+from stark.models.recorded import RecordedModel, ReplayModel, load_script
 
 ENTRY_POINT = "chat_model"
 
@@ -24,7 +24,7 @@ _NO_LLM = {
     "replay": "no LLM: replies of a stored run",
 }
 
-StoredReplies = Callable[[str, Role], Sequence[Reply]]
+StoredReplies = Callable[[str, Role], Mapping[int, Sequence[Reply]]]  # by the number of the attempt
 
 
 def open_model(
@@ -32,7 +32,7 @@ def open_model(
 ) -> ChatModel:
     """Open the chat model of a role.
 
-    A resumed run has used ``answered`` replies already; a recorded model skips them. ``load_replies`` reads the
+    A resumed run has used ``answered`` replies already; a scripted model skips them. ``load_replies`` reads the
     replies of another run for a replay.
     """
     name = settings.model
@@ -49,7 +49,7 @@ def open_model(
     if kind == "scripted":
         return RecordedModel(name, load_script(Path(place).expanduser(), role)[answered:])
     if kind == "replay":
-        return RecordedModel(name, _require_stored_replies(name, load_replies)(place, role)[answered:])
+        return ReplayModel(name, _require_stored_replies(name, load_replies)(place, role))
     if settings.base_url is None and _is_class_name(name):
         return typing.cast(ChatModel, find_class(ENTRY_POINT, name, {})(settings))
     # The import takes a second, which a scripted run need not wait for.

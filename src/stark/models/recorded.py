@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from stark.core.chat import Message, Reply, ReplyForm, Usage
@@ -37,6 +37,30 @@ class RecordedModel:
             )
         self._next += 1
         return self._replies[self._next - 1]
+
+
+class ReplayModel(RecordedModel):
+    """Returns the replies of a stored run by the place of a call, so parallel and killed runs replay too.
+
+    Without a place it returns them in the order of the attempts.
+    """
+
+    def __init__(self, name: str, by_attempt: Mapping[int, Sequence[Reply]]) -> None:
+        super().__init__(name, [reply for number in sorted(by_attempt) for reply in by_attempt[number]])
+        self._by_attempt = by_attempt
+
+    def at(self, number: int, nth: int) -> RecordedModel:
+        """Return a model that gives the stored reply to the ``nth`` call of this role in one attempt.
+
+        Asked more often than in the stored run, it says the last one again.
+        """
+        replies = self._by_attempt.get(number, ())
+        if not replies:
+            raise ModelUnavailable(
+                f"{self.name} holds no reply of this role in attempt {number}.",
+                "The attempt took another course than the stored one. Replay its reports too: --evaluator replay.",
+            )
+        return RecordedModel(self.name, [replies[min(nth, len(replies) - 1)]])
 
 
 def load_script(folder: Path, role: Role) -> list[Reply]:

@@ -11,7 +11,6 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from stark.agents.prompts import load_templates
 from stark.core.errors import SettingsError
 from stark.core.interfaces import Listener
 from stark.core.records import Ending, EndReason
@@ -24,7 +23,7 @@ from stark.run.assembly import Job, assemble, check_attempts, check_device, chec
 from stark.run.events import recording
 from stark.run.interrupts import Stoppable, interruptible, run_sync
 from stark.run.loop import AS_UNINTERRUPTED, DEFAULT_RULES, Run
-from stark.run.methods import TEAM_ROLES
+from stark.run.methods import TEAM_ROLES, templates_of, with_stops
 from stark.run.result import Result
 from stark.run.settings_loader import (
     change_settings,
@@ -57,7 +56,9 @@ def optimize(
     budget={"attempts": 10})``; ``sets`` are assignments as on the command line, ``["search.epsilon=0.4"]``.
     """
     settings = load_settings(Path(settings_file) if settings_file else None, sets, options)
-    job = prepare(Path(task), settings, Path(run) if run else None, Path(start_from) if start_from else None, hint)
+    job = prepare(
+        Path(task), with_stops(settings), Path(run) if run else None, Path(start_from) if start_from else None, hint
+    )
     return run_sync(start(job, listener))
 
 
@@ -74,7 +75,7 @@ def prepare(
     """Read and check all input of a run before anything is started or written."""
     task = load_task(task_path, hint)
     stamp = datetime.now(UTC).strftime("%Y%m%d-%H%M%S")
-    templates = load_templates(settings.prompts)
+    templates = templates_of(settings)
     check_prices(settings, open_models(settings))
     return Job(
         task,

@@ -9,8 +9,6 @@ from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
-from stark.agents.prompts import PromptContext, Prompts, load_templates
-from stark.agents.roles import Team
 from stark.core.chat import Usage
 from stark.core.errors import SettingsError, UsageError
 from stark.core.interfaces import ChatModel, Evaluator, Listener, Store
@@ -20,7 +18,7 @@ from stark.core.task import Task
 from stark.core.tree import Role
 from stark.models.open import is_provider, open_for_estimate, open_model
 from stark.run.loop import DEFAULT_RULES, Run, RunRules
-from stark.run.methods import BuiltMethod, build_policy, build_workflow, find_method
+from stark.run.methods import BuiltMethod, build_policy, build_workflow, find_method, salt_of, templates_of
 from stark.store.lookup import load_replies, settings_of
 from stark_worker.protocol.report import DeviceFacts
 
@@ -65,11 +63,11 @@ def assemble(
 ) -> Run:
     """Build a run from its stored settings."""
     settings = settings_of(record)
-    prompt_context = PromptContext.of(record.task, record.device, settings)
-    templates = load_templates(PromptSettings()) | record.templates  # an older version may have stored fewer
-    workflow = build_workflow(settings, Team(Prompts(templates, prompt_context), settings))
+    built_in = settings.model_copy(update={"prompts": PromptSettings(wording=settings.prompts.wording)})
+    templates = templates_of(built_in) | record.templates  # an older version may have stored fewer
+    workflow = build_workflow(settings, templates, record.task, record.device)
     models = open_models(settings, store.count_calls(record.id), opened)
-    method = BuiltMethod(build_policy(settings), workflow, models)
+    method = BuiltMethod(build_policy(settings), workflow, models, salt_of(settings, record.task))
     return Run(record, settings, store, method, evaluator, listener, rules)
 
 

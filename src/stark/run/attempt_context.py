@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 
 from stark.core.chat import Message, Reply, ReplyForm
 from stark.core.errors import ModelRefused, ModelUnavailable, ReplyLost
-from stark.core.interfaces import AttemptContext, ChatModel, Evaluator, Store
+from stark.core.interfaces import AttemptContext, ChatModel, Evaluator, PlacedModel, Store
 from stark.core.records import Call, EventKind, Spend
 from stark.core.settings import Roles, RoleSettings, Settings
 from stark.core.steps import STEP_OF_ROLE, Step
@@ -86,6 +86,7 @@ class RunParts:
     ledger: Ledger
     evaluator: CandidateEvaluator
     events: EventSender
+    ideas: dict[int, str] = field(default_factory=dict)  # of attempts in flight, by number
 
 
 class JournalledContext(AttemptContext):
@@ -95,6 +96,7 @@ class JournalledContext(AttemptContext):
         self._number, self._run = number, run
         self._journal = deque(run.store.calls(run.run_id, number))
         self._asked = 0
+        self._asked_of: Counter[Role] = Counter()
         self.role: Role | None = None  # of the last call
 
     def takes_temperature(self, role: Role) -> bool:
@@ -102,6 +104,7 @@ class JournalledContext(AttemptContext):
 
     async def ask(self, role: Role, messages: Sequence[Message], form: ReplyForm, window: Iterable[int]) -> Reply:
         index, self._asked, self.role = self._asked, self._asked + 1, role
+        self._asked_of[role] += 1
         if self._journal:
             return self._journal.popleft().reply
         for tries_left in range(self._settings(role).retries, -1, -1):
@@ -113,6 +116,9 @@ class JournalledContext(AttemptContext):
                 self._note(f"#{self._number}: the {role} agent's reply was lost; asking again.")
         raise AssertionError("unreachable")
 
+    def announce(self, idea: str) -> None:
+        self._run.ideas[self._number] = idea
+
     async def evaluate(self, source: str) -> EvalReport:
         with self._run.events.evaluating(self._number):
             return await self._run.evaluator.evaluate(source)
@@ -121,7 +127,7 @@ class JournalledContext(AttemptContext):
         self, role: Role, messages: Sequence[Message], form: ReplyForm, window: tuple[int, ...], index: int
     ) -> Reply:
         """Call a model: reserve the worst case, keep the reply before it is parsed, give the rest back."""
-        store, model = self._run.store, self._run.models[role]
+        store, model = self._run.store, self._model(role)
         worst = worst_case(model, self._settings(role), messages, form)
         await self._run.ledger.reserve(worst)
         actual = Spend()
@@ -150,6 +156,10 @@ class JournalledContext(AttemptContext):
                 f"{model} charged {actual.tokens:,} tokens, more than the {worst.tokens:,} that were reserved. "
                 "The limit on tokens cannot hold with this model."
             )
+
+    def _model(self, role: Role) -> ChatModel:
+        model = self._run.models[role]
+        return model.at(self._number, self._asked_of[role] - 1) if isinstance(model, PlacedModel) else model
 
     def _settings(self, role: Role) -> RoleSettings:
         settings: RoleSettings = getattr(self._run.roles, role)

@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from stark.agents.prompts import PromptContext, Prompts
+from stark.agents.informed.prompts import InformedPrompts
 from stark.agents.windows import Window
 from stark.core.chat import Message, Usage
 from stark.core.interfaces import ChatModel
-from stark.core.records import RunRecord
+from stark.core.records import RunRecord, Ticket
 from stark.core.settings import Settings
-from stark.core.tree import ROOT_ID, Attempt, Node, Plan, Role
+from stark.core.tree import ROOT_ID, Attempt, Node, Plan, Role, Tree
+from stark.run.methods import make_team
 from stark_worker.protocol.errors import Outcome
 from stark_worker.protocol.report import EvalReport, Timing
 
@@ -36,17 +37,8 @@ class Estimate:
 
 def estimate(record: RunRecord, settings: Settings, models: Mapping[Role, ChatModel]) -> list[Estimate]:
     """Return one estimate per role, from the prompts that would be sent."""
-    prompt_context = PromptContext.of(record.task, record.device, settings)
-    prompts = Prompts(record.templates, prompt_context)
     source = record.task.source
-    root = Node(ROOT_ID, None, Attempt(Role.REFERENCE, source, EvalReport(Outcome.OK, Timing((1.0,)))))
-    window = Window(root, root, ())
-    written: dict[Role, Sequence[Message]] = {
-        Role.PLAN: prompts.plan(window, None),
-        Role.CODE: prompts.code(window, Plan("", source)),
-        Role.DEBUG: prompts.debug(window),
-        Role.SOLO: prompts.solo(window),
-    }
+    written = _first_prompts(record, settings)
     source_size = SOURCE_GROWTH * len(source)
     history = WINDOW_NODES * (source_size + NODE_CHARACTERS) if settings.windows.enabled else 0.0
     found = []
@@ -59,6 +51,24 @@ def estimate(record: RunRecord, settings: Settings, models: Mapping[Role, ChatMo
         )
         found.append(Estimate(role, model.name, calls, usage, model.cost_usd(usage)))
     return found
+
+
+def _first_prompts(record: RunRecord, settings: Settings) -> dict[Role, Sequence[Message]]:
+    """Write the prompts of a first attempt."""
+    source = record.task.source
+    root = Node(ROOT_ID, None, Attempt(Role.REFERENCE, source, EvalReport(Outcome.OK, Timing((1.0,)))))
+    prompts = make_team(settings, record.templates, record.task, record.device).prompts
+    if isinstance(prompts, InformedPrompts):
+        ticket = Ticket(1, root, Tree([root]), settings.seed)
+        written = {Role.PLAN: prompts.plan(ticket), Role.CODE: prompts.code(ticket, Plan(""))}
+        return {**written, Role.DEBUG: prompts.debug(ticket)}
+    window = Window(root, root, ())
+    return {
+        Role.PLAN: prompts.plan(window, None),
+        Role.CODE: prompts.code(window, Plan("", source)),
+        Role.DEBUG: prompts.debug(window),
+        Role.SOLO: prompts.solo(window),
+    }
 
 
 def _calls(role: Role, attempts: int) -> int:

@@ -14,7 +14,7 @@ from random import Random
 
 from stark.core.errors import DegenerateTask, PromptRefused, StarkError, UsageError
 from stark.core.interfaces import Evaluator, Listener, Store
-from stark.core.records import Ending, EndReason, EventKind, RunRecord, Ticket, TicketRecord
+from stark.core.records import Ending, EndReason, EventKind, InFlight, RunRecord, Ticket, TicketRecord
 from stark.core.settings import Settings
 from stark.core.steps import Step, Work
 from stark.core.tree import ROOT_ID, Attempt, Node, Role, Tree, attempts_of
@@ -26,6 +26,7 @@ from stark.run.events import EventSender
 from stark.run.final_round import FinalRound
 from stark.run.methods import BuiltMethod
 from stark.run.result import Result
+from stark.search.stops import explain_no_bound, find_stop
 from stark_worker.protocol.errors import Outcome
 from stark_worker.protocol.report import EvalReport
 
@@ -43,6 +44,8 @@ class RunRules:
     """True if a refused prompt of this role is an unusable reply at once, not after a resume."""
 
 
+ENDS_EARLY = (None, EndReason.STOPPED, EndReason.BOUND, EndReason.PLATEAU)
+HOW_TO_GO_ON = "To go on: stark resume DIR --stop-after 0 --stop-at-bound 0."
 DEFAULT_RULES = RunRules()
 AS_UNINTERRUPTED = RunRules(confirm_when_stopped=False, keep_confirmed=False)
 
@@ -64,8 +67,11 @@ class Run:
         self.tree = Tree(store.nodes(record.id))
         self._interrupted = deque(store.unfinished(record.id))
         self._attempts_with_failed_calls = store.attempts_with_failed_calls(record.id)
+        self._seed = f"{settings.seed}/{method.salt}" if method.salt else settings.seed
+        self._pending: dict[int, Ticket] = {}
         for ticket in self._interrupted:
             self.tree.begin(ticket.number, ticket.parent_id)
+            self._pending[ticket.number] = self._ticket(ticket)
         begun = [ticket.number for ticket in self._interrupted]
         self._next_number = 1 + max([*begun, *(node.id for node in self.tree)], default=ROOT_ID)
         self._begun = len(attempts_of(self.tree)) + len(begun)
@@ -86,24 +92,31 @@ class Run:
         record = self._interrupted.popleft() if self._interrupted else self._begin_attempt()
         if record is None:
             return None
+        ticket = self._pending[record.number] = self._ticket(record)
+        self._events.send(EventKind.BEGUN, record.number, node=ticket.parent, step=Step.PREPARING)
+        return ticket
+
+    def _ticket(self, record: TicketRecord) -> Ticket:
         visible = self.tree.at(record.visible)
-        parent = visible[record.parent_id]
-        self._events.send(EventKind.BEGUN, record.number, node=parent, step=Step.PREPARING)
-        return Ticket(record.number, parent, visible, self.settings.seed)
+        return Ticket(record.number, visible[record.parent_id], visible, self._seed, record.in_flight)
 
     def tell(self, ticket: Ticket, attempt: Attempt) -> Node:
         """Add a finished attempt to the store and to the tree."""
         twin = self.tree.twin(attempt.source) if attempt.source is not None else None
-        node = Node(ticket.number, ticket.parent.id, attempt, twin.id if twin else None)
+        base_id = ticket.parent.id if attempt.base_id is None else attempt.base_id
+        node = Node(ticket.number, base_id, attempt, twin.id if twin else attempt.duplicate_of)
         self._record_node(node)
         return node
 
     async def optimize(self) -> Result:
         """Run until the attempts are used up, another limit is reached, or ``stop`` is called."""
         await self._evaluate_root_in_time()
+        if self.settings.budget.stop_at_bound and (why := explain_no_bound(self.tree)):
+            self._events.note(why)
         in_flight: set[asyncio.Task[None]] = set()
         try:
             while True:
+                self._stop_early()
                 while self._may_ask(len(in_flight)) and (ticket := self.ask()):
                     in_flight.add(asyncio.create_task(self._run_attempt(ticket)))
                 if not in_flight:
@@ -120,8 +133,8 @@ class Run:
         finally:
             await _cancel(in_flight)
             self._clock.store()
-        if self._end in (None, EndReason.STOPPED) and len(attempts_of(self.tree)) >= self.settings.budget.attempts:
-            self._end = EndReason.DONE  # a stop during the last attempts ends nothing early
+        if self._end in ENDS_EARLY and len(attempts_of(self.tree)) >= self.settings.budget.attempts:
+            self._end = EndReason.DONE  # a stop during or after the last attempts ends nothing early
         if self._needs_final_round():
             await self._final_round().confirm_winner()
         return self._finish()
@@ -173,16 +186,23 @@ class Run:
         if self._begun >= self.settings.budget.attempts:
             return None
         number = self._next_number
-        parent = self.method.policy.select(self.tree, Random(f"{self.settings.seed}/{number}/select"))
+        parent = self.method.policy.select(self.tree, Random(f"{self._seed}/{number}/select"))
         if parent is None:
             return None
         if parent.source is None or parent.id not in self.tree:
             raise StarkError(f"The policy chose node {parent.id}, which cannot be built upon.", "Fix the policy.")
-        record = TicketRecord(number, parent.id, visible=len(self.tree))
+        record = TicketRecord(number, parent.id, len(self.tree), self._in_flight())
         self.store.begin(self.record.id, record)
         self.tree.begin(number, parent.id)
         self._next_number, self._begun = number + 1, self._begun + 1
         return record
+
+    def _in_flight(self) -> tuple[InFlight, ...]:
+        ideas = self._parts.ideas
+        return tuple(
+            InFlight(number, ticket.parent.id, ticket.sibling, ideas.get(number, ""))
+            for number, ticket in self._pending.items()
+        )
 
     async def _run_attempt(self, ticket: Ticket) -> None:
         """Turn a ticket into a node. An attempt that is cut short stays unfinished in the store, to be resumed."""
@@ -210,6 +230,13 @@ class Run:
                 raise
             log = f"The model refused the prompt{', as a call failed before' if again else ''}: {refusal.message}"
             return Attempt(context.role, None, EvalReport(Outcome.UNUSABLE_REPLY, log=log), notes=(refusal.message,))
+
+    def _stop_early(self) -> None:
+        """Begin no attempt at the bound or on a plateau; those that were interrupted are resumed."""
+        reason = find_stop(self.tree, self.settings.budget) if not self._interrupted else None
+        if reason and not self._end and self._begun < self.settings.budget.attempts:
+            self._end = reason
+            self._events.note(f"{reason.meaning.capitalize()}. {HOW_TO_GO_ON}")
 
     def _may_ask(self, in_flight: int) -> bool:
         return not self._end and not self._fault and in_flight < self.settings.jobs
@@ -251,6 +278,7 @@ class Run:
     def _record_node(self, node: Node) -> None:
         self.store.finish(self.record.id, node)
         self.tree.add(node)
+        self._pending.pop(node.id, None)
         self._events.send(EventKind.LANDED, node.id, node=node)
 
 

@@ -1,1 +1,1 @@
-"""Policies: they choose the node to build upon."""
+"""Policies choose the node to build upon; stops end a search early."""

@@ -19,8 +19,7 @@ class EpsilonGreedy:
 
     def select(self, tree: Tree, rng: Random) -> Node | None:
         if rng.random() < self._settings.epsilon:
-            # a leaf has no failed children, so only the root may be ineligible
-            leaves = [leaf for leaf in tree.leaves() if leaf.id != ROOT_ID or self.eligible(tree, leaf)]
+            leaves = self.leaves(tree)
             if leaves:
                 return rng.choice(leaves)
         best = self._best(tree)
@@ -30,6 +29,10 @@ class EpsilonGreedy:
             return None
         log.warning("No node is eligible: this attempt builds on the root despite its throttle.")
         return tree.root
+
+    def leaves(self, tree: Tree) -> list[Node]:
+        """Return the leaves to explore. A leaf has no failed children, so only the root may be ineligible."""
+        return [leaf for leaf in tree.leaves() if leaf.id != ROOT_ID or self.eligible(tree, leaf)]
 
     def eligible(self, tree: Tree, node: Node) -> bool:
         """True unless the node is a throttled root or the top of a dead branch."""

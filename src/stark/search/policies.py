@@ -8,6 +8,7 @@ from stark.core.settings import SearchSettings
 from stark.search.epsilon_greedy import EpsilonGreedy
 from stark.search.evolutionary import Evolutionary
 from stark.search.mcts import Mcts
+from stark.search.root_first import RootFirst
 from stark.search.simple import AlwaysRoot, Greedy, LastAttempt, RandomChoice, RootOrRepair
 
 POLICIES = {
@@ -19,6 +20,7 @@ POLICIES = {
     "always-root": AlwaysRoot,
     "last-attempt": LastAttempt,
     "root-or-repair": RootOrRepair,
+    "root-first": RootFirst,
 }
 
 

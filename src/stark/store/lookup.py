@@ -73,11 +73,15 @@ def _names(runs: Sequence[RunRecord]) -> str:
     return "\n".join(f"  {name}" for name in [*(run.id for run in runs[:MAX_LISTED_RUNS]), *more])
 
 
-def load_replies(folder: str, role: Role) -> list[Reply]:
-    """Return the replies to a role in a stored run, for the replay model."""
+def load_replies(folder: str, role: Role) -> dict[int, list[Reply]]:
+    """Return the replies to a role in a stored run by attempt, for the replay model."""
+    found: dict[int, list[Reply]] = {}
     with closing(open_store(Path(folder), write=False)) as store:
         record = only_run(store, Path(folder))
-        return [call.reply for call in store.calls(record.id) if call.role is role]
+        for call in store.calls(record.id):
+            if call.role is role:
+                found.setdefault(call.number, []).append(call.reply)
+    return found
 
 
 def load_reports(folder: str) -> tuple[DeviceFacts, dict[tuple[str, str, str, Score, bool], EvalReport]]:

@@ -9,7 +9,7 @@ from typing import Any
 
 from stark.core.chat import Finish, Message, Reply, Usage
 from stark.core.errors import StoreError
-from stark.core.records import AttemptAccount, Call, DropIn, Final, RoleUsage, RunRecord, Spend, TicketRecord
+from stark.core.records import AttemptAccount, Call, DropIn, Final, InFlight, RoleUsage, RunRecord, Spend, TicketRecord
 from stark.core.settings import with_new_names
 from stark.core.task import Task
 from stark.core.tree import Attempt, Judgement, Node, Plan, Role
@@ -99,11 +99,14 @@ def judgement_text(judgement: Judgement) -> str:
 
 
 def ticket_row(run: int, ticket: TicketRecord) -> dict[str, Any]:
-    return {"run": run, "number": ticket.number, "parent_id": ticket.parent_id, "visible": ticket.visible}
+    others = plain_text([dataclasses.astuple(other) for other in ticket.in_flight])
+    place = {"parent_id": ticket.parent_id, "visible": ticket.visible, "in_flight": others}
+    return {"run": run, "number": ticket.number, **place}
 
 
 def ticket_of(row: sqlite3.Row) -> TicketRecord:
-    return TicketRecord(number=row["number"], parent_id=row["parent_id"], visible=row["visible"])
+    in_flight = tuple(InFlight(*other) for other in json.loads(row["in_flight"]))
+    return TicketRecord(row["number"], row["parent_id"], row["visible"], in_flight)
 
 
 def call_row(run: int, reservation: int, call: Call) -> dict[str, Any]:

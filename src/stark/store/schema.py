@@ -167,6 +167,10 @@ def _add_phases(db: sqlite3.Connection) -> None:
     """Mark files whose reports and judgements hold phases, which earlier versions cannot read."""
 
 
+def _add_in_flight(db: sqlite3.Connection) -> None:
+    db.execute("ALTER TABLE tickets ADD COLUMN in_flight TEXT NOT NULL DEFAULT '[]'")
+
+
 Migration = Callable[[sqlite3.Connection], None]
 MIGRATIONS: list[Migration] = [
     _create_tables,
@@ -177,6 +181,7 @@ MIGRATIONS: list[Migration] = [
     _rename_facts,
     _add_drop_ins,
     _add_phases,
+    _add_in_flight,
 ]
 
 

@@ -10,8 +10,9 @@ import pytest
 import torch
 
 from paths import ROOT
-from stark.agents.prompts import PromptContext, Prompts, load_templates
+from stark.agents.prompts import PromptContext, Prompts
 from stark.agents.replies import DEBUG_FORM, read_kernel
+from stark.agents.template_files import load_templates
 from stark.agents.windows import Window
 from stark.core.settings import Settings
 from stark.core.task import Task

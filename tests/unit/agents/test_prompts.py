@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import hashlib
 import os
 import random
 from dataclasses import replace
@@ -11,15 +12,8 @@ import pytest
 
 from paths import TESTS
 from stark.agents import anchors
-from stark.agents.prompts import (
-    STRATEGIES,
-    VARIABLES,
-    WORDINGS,
-    PromptContext,
-    Prompts,
-    load_templates,
-    sample_strategy,
-)
+from stark.agents.prompts import STRATEGIES, PromptContext, Prompts, sample_strategy
+from stark.agents.template_files import VARIABLES, WORDINGS, load_templates
 from stark.agents.windows import Window
 from stark.core.chat import Message
 from stark.core.errors import SettingsError
@@ -269,3 +263,13 @@ def test_a_template_that_fails_while_it_is_filled_is_the_settings_fault(tmp_path
     (tmp_path / "mine.j2").write_text(text)
     with pytest.raises(SettingsError, match=r"prompts\.plan"):
         ask(prompts(scene(), plan=str(tmp_path / "mine.j2")), "plan")
+
+
+# -- the frozen wording ---------------------------------------------------------------------------------------------
+
+
+def test_the_papers_wording_is_frozen():
+    """A change of these files changes what configs/paper.toml reproduces: give a new wording another name."""
+    texts = load_templates(PromptSettings(wording="paper"))
+    digest = hashlib.sha256("\0".join(texts[key] for key in sorted(texts)).encode()).hexdigest()
+    assert digest[:16] == "dbbb5a0141c155a3"

@@ -22,7 +22,7 @@ from stark.report.paper_tables import filled_tables
 from stark.store.open import open_store
 
 GOOD = "x = 3"  # HashEvaluator is content with it
-OPTIONS = {"roles": {"model": "fakes:PretendModel"}, "budget": {"attempts": 8}}
+OPTIONS = {"method": "stark", "roles": {"model": "fakes:PretendModel"}, "budget": {"attempts": 8}}
 
 
 def searched(folder, evaluator, *sets, comment="", both_scores=True):
@@ -85,7 +85,7 @@ def test_a_run_of_an_earlier_version_has_the_rules_own_precision(tmp_path):
 
 
 @pytest.mark.parametrize(("evaluator", "counts"), [("HashEvaluator", True), ("MortalEvaluator", False)])
-@pytest.mark.parametrize("usd", [0.03, 10.0])
+@pytest.mark.parametrize("usd", [0.05, 10.0])
 def test_a_single_run_counts_once_it_has_come_to_its_end(tmp_path, evaluator, counts, usd):
     """Whichever limit that was; one that died in its final has not."""
     (tmp_path / "task.py").write_text(TASK)

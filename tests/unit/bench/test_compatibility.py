@@ -95,7 +95,7 @@ def test_a_store_that_an_earlier_version_extended_half_is_not_believed_either(tm
 
 def test_a_raised_limit_reopens_a_run(tmp_path):
     """What one of two runs made with little money is on_cell_end, and counts no more once there is to be more."""
-    results = run(grid("budget.usd=0.03", attempts=30), tmp_path)[1]
+    results = run(grid("budget.usd=0.05", attempts=30), tmp_path)[1]
     assert endings(results) == ["money", "money"]
     made = [run.metrics.attempts for run in results]
     assert [run.allowed_attempts for run in results] == made

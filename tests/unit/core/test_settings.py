@@ -131,11 +131,14 @@ def test_an_unknown_method_is_refused_with_the_nearest_name():
 @pytest.mark.parametrize("name", ["paper", "default", *METHODS])
 def test_shipped_files_load(name):
     settings = load_settings(CONFIGS / f"{name}.toml")
-    assert settings.method == (name if name in METHODS else "stark")
+    assert settings.method == (name if name in METHODS else {"paper": "stark", "default": "informed"}[name])
 
 
 def test_the_papers_file_is_the_papers_setup():
     settings = load_settings(CONFIGS / "paper.toml")
     assert (settings.evaluation.score, settings.evaluation.target) == ("kernelbench", "cuda")
-    assert settings.search == load_settings().search
+    assert settings.search == load_settings(sets=["method=stark"]).search
     assert settings.windows == load_settings().windows
+    assert settings.prompts.wording == "paper"
+    assert settings.roles.plan.max_output_tokens == 16_384
+    assert (settings.budget.stop_at_bound, settings.budget.stop_after) == (None, None)

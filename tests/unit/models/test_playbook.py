@@ -12,8 +12,9 @@ import pytest
 
 from paths import ROOT
 from stark.agents.anchors import BEGIN, END, find_violations
-from stark.agents.prompts import PromptContext, Prompts, load_templates
+from stark.agents.prompts import PromptContext, Prompts
 from stark.agents.replies import CODE_FORM, DEBUG_FORM, PLAN_FORM, SOLO_FORM, read_kernel, read_plan
+from stark.agents.template_files import load_templates
 from stark.agents.windows import Window
 from stark.core.chat import Reply
 from stark.core.errors import ModelRefused

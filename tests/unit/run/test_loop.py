@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import pytest
 
-from fakes import TASK, ContradictingEvaluator, HashEvaluator, PretendModel
+from fakes import TASK, AcceptingEvaluator, ContradictingEvaluator, HashEvaluator, PretendModel
 from stark.core.chat import Finish, Reply
 from stark.core.errors import (
     ModelRefused,
@@ -22,9 +22,12 @@ from stark.core.errors import (
 from stark.core.records import EventKind
 from stark.core.settings import RoleSettings
 from stark.core.tree import ROOT_ID, Role
+from stark.models.open import open_model
 from stark.run import api, assembly
 from stark.run.loop import Run
+from stark.run.methods import TEAM_ROLES
 from stark.run.settings_loader import load_settings
+from stark.store.lookup import load_replies
 from stark.store.open import open_store
 from stark_worker.protocol.errors import Outcome
 from stark_worker.protocol.report import DeviceFacts, EvalReport, Timing
@@ -38,7 +41,7 @@ class Bench:
 
     def __init__(self, folder, sets=(), given=None, models=None, evaluator=None, hint=""):
         self.folder, self.events = folder, []
-        self.settings = load_settings(sets=["roles.model=fakes:PretendModel", *sets])
+        self.settings = load_settings(sets=["method=stark", "roles.model=fakes:PretendModel", *sets])
         self.evaluator = evaluator or HashEvaluator(self.settings.evaluation)
         self.model = PretendModel(RoleSettings())
         self.models = models or dict.fromkeys(Role, self.model)
@@ -298,6 +301,39 @@ def test_a_fault_stops_the_run_which_then_resumes_without_asking_again(tmp_path,
     _, nodes, calls = bench.optimize()
     assert nodes == whole
     assert len(bench.model.prompts) == len(calls) - 11  # the eleven replies before the fault are not asked for again
+
+
+def test_a_replay_answers_by_attempt_and_role_however_often_it_is_killed(tmp_path):
+    """A parallel run, replayed by two jobs of which every third evaluation ends in a fault."""
+    evaluator = AcceptingEvaluator(None)
+    stored = Bench(tmp_path / "stored", ["jobs=2", "budget.attempts=12"], evaluator=evaluator)
+    stored.optimize()
+
+    class Dying(AcceptingEvaluator):
+        calls = 0
+
+        async def evaluate(self, request):
+            Dying.calls += 1
+            if Dying.calls % 3 == 0:
+                raise RuntimeError("killed")
+            return await super().evaluate(request)
+
+    def replay_models():
+        settings = RoleSettings(model=f"replay:{stored.folder}")
+        return {role: open_model(role, settings, answered=5, load_replies=load_replies) for role in TEAM_ROLES}
+
+    again = Bench(tmp_path / "again", ["jobs=2", "budget.attempts=12", "evaluation.final=false"], evaluator=Dying(None))
+    for _ in range(60):
+        again.models = replay_models()
+        try:
+            calls = again.optimize()[2]
+            break
+        except RuntimeError:
+            continue
+    with closing(open_store(stored.folder, write=False)) as store:
+        kept = store.calls(stored.record.id)
+    said = {(call.number, call.role, call.reply.text) for call in kept}
+    assert {(call.number, call.role, call.reply.text) for call in calls} == said
 
 
 def test_a_refused_call_costs_nothing_and_one_of_unknown_end_its_worst(tmp_path):

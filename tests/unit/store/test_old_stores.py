@@ -22,7 +22,8 @@ from stark.store.open import open_store
 STORES = ROOT / "tests" / "data" / "stores"
 EARLY = [(0, None, 10.0), (1, 0, 19.38), (2, 0, 14.03), (3, 0, 1.62), (4, 3, 9.25), (5, 4, 17.53)]
 LATE = [(0, None, 10.0), (1, 0, 13.21), (2, 0, 5.31), (3, 2, None), (4, 2, 9.77), (5, 4, None)]
-EXPECTED = {1: EARLY, 2: EARLY, 3: EARLY, 4: LATE, 5: LATE}  # by schema version: id, parent, milliseconds
+DROP_INS = [(0, None, 10.0), (1, 0, 9.54), (2, 1, 12.14), (3, 1, 9.62), (4, 1, 15.26), (5, 1, None)]
+EXPECTED = {1: EARLY, 2: EARLY, 3: EARLY, 4: LATE, 5: LATE, 7: DROP_INS}  # by schema version: id, parent, milliseconds
 
 
 @pytest.fixture(params=EXPECTED)

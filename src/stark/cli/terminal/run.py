@@ -39,6 +39,8 @@ if TYPE_CHECKING:  # at run time these load the agents, which would slow `stark 
 
 RAISED_LIMIT = {  # the option that lets a run continue after this ending
     EndReason.DONE: " --attempts N",
+    EndReason.BOUND: " --stop-at-bound 0",
+    EndReason.PLATEAU: " --stop-after 0",
     EndReason.TOKENS: " --tokens N",
     EndReason.MONEY: " --usd N",
     EndReason.WALL_TIME: " --minutes N",

@@ -9,11 +9,11 @@ from dataclasses import replace
 
 from stark.core.chat import Finish, Message, Reply, ReplyForm, Usage
 from stark.core.errors import ModelRefused
-from stark.models.playbook.anchors import mark_regions
+from stark.models.playbook.anchors import find_changed, mark_regions
 from stark.models.playbook.codegen.candidate import Language, write_candidate
 from stark.models.playbook.codegen.cpp import CPP
 from stark.models.playbook.codegen.triton import TRITON
-from stark.models.playbook.moves import MOVES, Move, Moves, find_applicable
+from stark.models.playbook.moves import MOVES, Move, Moves, find_applicable, format_moves
 from stark.models.playbook.planner import choose_plan, choose_repair, choose_stack, follow_advice
 from stark.models.playbook.prompt import Prompt, parse_prompt
 from stark.models.playbook.trace.program import Program, read_task
@@ -83,12 +83,26 @@ def _write_plan(
     prompt: Prompt, form: ReplyForm, known: list[Move], program: Program, language: Language, rng: random.Random
 ) -> str:
     advice = choose_plan(prompt, known, rng)
+    if prompt.is_informed:
+        return _write_informed_plan(prompt, advice, known, program, language, rng)
     if "scaffold" not in form.fields or prompt.markers is None:
         return advice
     # The effect of a move depends on the task, so the scaffold comes from the source the coder will write.
     made = write_candidate(program, follow_advice(replace(prompt, advice=advice), known, rng), language)
     scaffold = mark_regions(prompt.latest or prompt.task, made, advice, prompt.markers)
     return f"{advice}\n\n{_fence_block(scaffold)}"
+
+
+def _write_informed_plan(
+    prompt: Prompt, advice: str, known: list[Move], program: Program, language: Language, rng: random.Random
+) -> str:
+    """Write a plan whose idea is the set of moves, which later prompts show in their rows."""
+    moves = follow_advice(replace(prompt, advice=advice), known, rng)
+    lines = [f"Idea: {format_moves(moves)}"]
+    if prompt.names_regions:
+        changed = find_changed(prompt.latest, write_candidate(program, moves, language))
+        lines.append(f"Regions: {', '.join(f'{region.first + 1}-{region.last + 1}' for region in changed)}")
+    return "\n".join([*lines, "", advice])
 
 
 def _write_kernel(
@@ -100,7 +114,8 @@ def _write_kernel(
         moves = choose_stack(prompt, known, rng)
     else:
         moves = follow_advice(prompt, known, rng)
-    return f"{_explain(role, moves)}\n\n{_fence_block(write_candidate(program, moves, language))}"
+    explanation = format_moves(moves) if prompt.is_informed else _explain(role, moves)
+    return f"{explanation}\n\n{_fence_block(write_candidate(program, moves, language))}"
 
 
 def _explain(role: str, moves: Moves) -> str:

@@ -227,7 +227,12 @@ def parse_moves(source: str) -> Moves:
 
 def format_header(moves: Moves) -> str:
     """The header of a source with these moves."""
-    return f"# playbook: {', '.join(name for name in MOVES if name in moves)}"
+    return f"# {format_moves(moves)}"
+
+
+def format_moves(moves: Moves) -> str:
+    """The moves in a line that ``parse_moves`` reads after a ``#``."""
+    return f"playbook: {', '.join(name for name in MOVES if name in moves)}"
 
 
 def find_applicable(program: Program, target: str) -> list[Move]:

@@ -14,7 +14,9 @@ _MARKERS = re.compile(r"Put `(<<<[^`]+>>>)` on a line before and `(<<<[^`]+>>>)`
 _WRITTEN_IN = re.compile(r"Kernels are written in (.+)\.")
 _PRECISION = re.compile(r"[Ii]nputs and weights are (\w+)")
 _RESULT = re.compile(r"^Result: (.+)$", re.MULTILINE)
-_TIME = re.compile(r"correct, ([\d.e+-]+) ms")
+_TIME = re.compile(r"(?:correct, )?([\d.e+-]+) ms")
+_ROW = re.compile(r"^#\d+ \| on #\d+ \| ([^|]+?)(?: \| [^|]*)?(?: \| (?:repair: )?(playbook: [^|]+))$", re.MULTILINE)
+_BASE = re.compile(r"Base: #\d+, (.+)")
 _TARGETS = {"C++ with OpenMP": "cpu", "Triton": "triton", "CUDA C++": "cuda"}
 
 
@@ -52,7 +54,10 @@ class EarlierAttempt:
 
 @dataclass(frozen=True)
 class Prompt:
-    """A parsed prompt. ``latest`` is the source to change, empty at the root; ``earlier`` includes it."""
+    """A parsed prompt. ``latest`` is the source to change, empty at the root; ``earlier`` includes it.
+
+    ``is_informed`` is true for the method ``informed``, which asks for an idea and, with ``names_regions``, for lines.
+    """
 
     task: str
     target: str
@@ -61,6 +66,8 @@ class Prompt:
     earlier: tuple[EarlierAttempt, ...]
     advice: str
     markers: tuple[str, str] | None
+    is_informed: bool = False
+    names_regions: bool = False
 
     @property
     def latest_result(self) -> str:
@@ -74,6 +81,8 @@ def parse_prompt(messages: Sequence[Message]) -> Prompt | None:
     named = {section.title: section for section in reversed(sections)}
     if "Task" not in named or not named["Task"].blocks:
         return None
+    if "Rules" in named:
+        return _parse_informed(asked, sections, named)
     latest = named["Latest attempt"].blocks[0] if named.get("Latest attempt", _Section("")).blocks else ""
     advice = next((each.prose.strip() for each in sections if each.title.startswith("Advice")), "")
     place = named.get("Where it runs", _Section("")).prose
@@ -86,6 +95,29 @@ def parse_prompt(messages: Sequence[Message]) -> Prompt | None:
         earlier=tuple(_parse_attempt(each, latest) for each in sections if each.title.startswith("Attempt ")),
         advice=advice,
         markers=(markers[1], markers[2]) if markers else None,
+    )
+
+
+def _parse_informed(asked: str, sections: Sequence[_Section], named: dict[str, _Section]) -> Prompt:
+    """Parse a prompt of the method ``informed``. Its rows hold the moves of every attempt."""
+    rules = named["Rules"].prose
+    base = next((section for section in sections if _BASE.fullmatch(section.title)), _Section(""))
+    latest = next((block for block in reversed(base.blocks) if "class ModelNew" in block), "")
+    written_in, precision = _WRITTEN_IN.search(rules), _PRECISION.search(rules)
+    rows = _ROW.findall(named.get("Attempts", _Section("")).prose)
+    attempts = [EarlierAttempt(f"# {moves}", "", result) for result, moves in rows]
+    if latest and (result := _BASE.fullmatch(base.title)):
+        attempts.append(EarlierAttempt(latest, "", result[1]))
+    return Prompt(
+        task=named["Task"].blocks[0],
+        target=_TARGETS.get(written_in[1], written_in[1]) if written_in else "",
+        precision=precision[1] if precision else "",
+        latest=latest,
+        earlier=tuple(attempts),
+        advice=next((each.prose.strip() for each in sections if each.title.startswith("Advice")), ""),
+        markers=None,
+        is_informed=True,
+        names_regions="\nRegions: " in asked,
     )
 
 
