@@ -13,12 +13,12 @@ from typing import Any
 
 from stark.agents.prompts import load_templates
 from stark.core.errors import SettingsError
-from stark.core.interfaces import Listener
+from stark.core.interfaces import Evaluator, Listener
 from stark.core.records import Ending, EndReason
 from stark.core.settings import Roles, Settings
 from stark.core.task import load_candidate, load_task
 from stark.core.tree import Role, attempts_of
-from stark.evaluation.open import open_evaluator
+from stark.evaluation.open import borrow_or_open, open_evaluator
 from stark.run.assembly import Job, assemble, check_attempts, check_device, check_prices, new_run_record, open_models
 from stark.run.interrupts import Stoppable, interruptible, run_sync
 from stark.run.loop import AS_UNINTERRUPTED, DEFAULT_RULES, Run
@@ -83,14 +83,19 @@ def prepare(
     )
 
 
-async def start(job: Job, listener: Listener = lambda event: None, signals: bool = False) -> Result:
-    """Start a new run in its own folder."""
+async def start(
+    job: Job,
+    listener: Listener = lambda event: None,
+    signals: bool = False,
+    evaluator: Evaluator | None = None,
+) -> Result:
+    """Start a new run in its own folder. An ``evaluator`` of the caller is used and stays open."""
     with interruptible(signals) as running:
-        async with open_evaluator(job.settings.evaluation, load_reports) as evaluator:
+        async with borrow_or_open(evaluator, job.settings.evaluation, load_reports) as judging:
             with new_store(job.folder) as store:
-                record = new_run_record(job, await evaluator.device())
+                record = new_run_record(job, await judging.device())
                 store.create(record)
-                return await drive(assemble(record, store, evaluator, listener), running, signals)
+                return await drive(assemble(record, store, judging, listener), running, signals)
 
 
 async def resume_run(
