@@ -10,7 +10,7 @@ from typing import Annotated
 
 import typer
 
-from stark.cli import bench, doctor, judge, mcp, optimize, report, show, tools, verify
+from stark.cli import bench, doctor, judge, optimize, report, show, tools, verify
 from stark.cli.exit_codes import ExitCode, format_exit_codes
 from stark.cli.terminal import screen
 from stark.core.errors import StarkError
@@ -22,7 +22,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     epilog=format_exit_codes(),
 )
-for module in (optimize, judge, tools, show, bench, report, verify, doctor, mcp):
+for module in (optimize, judge, tools, show, bench, report, verify, doctor):
     for command in module.COMMANDS:
         app.command()(command)
 

@@ -7,6 +7,7 @@ compiler's message. Such a text stands between two lines with a random word that
 from __future__ import annotations
 
 import dataclasses
+import enum
 import os
 import re
 import secrets
@@ -62,7 +63,7 @@ class Redactor:
 
 
 def _clean(value: Any, pattern: re.Pattern[str]) -> Any:
-    if isinstance(value, str):
+    if isinstance(value, str) and not isinstance(value, enum.Enum):
         return pattern.sub(REMOVED, value.encode("utf-8", "replace").decode())  # JSON has no lone surrogates
     if isinstance(value, Mapping):
         return {key: _clean(each, pattern) for key, each in value.items()}

@@ -43,6 +43,7 @@ class Status:
     best_node: int | None
     best_speedup: float | None
     is_winner_confirmed: bool
+    is_surely_faster: bool
     tokens: int
     usd: float
     quoted_error: str
@@ -123,7 +124,7 @@ def status_of(folder: Path, search: Search | None) -> Status:
     activity = search.activity.text if search else ""
     if search is not None and not _has_begun(folder):
         summary = f"{state.capitalize()}: {activity}." if not error else "The search failed before it began."
-        return Status(summary, folder.name, str(folder), state, activity, 0, 0, None, None, False, 0, 0.0, error)
+        return Status(summary, folder.name, str(folder), state, activity, 0, 0, None, None, False, False, 0, 0.0, error)
     stored = read_run(folder)
     state = state or _state_in_store(folder, stored.ending)
     return _status(folder, stored, state, activity, error)
@@ -140,6 +141,7 @@ def _status(folder: Path, stored: StoredRun, state: str, activity: str, error: s
     best = find_winner(stored.tree, stored.final)
     attempts = attempts_of(stored.nodes)
     speedup = _speedup(best, stored)
+    interval = stored.final.speedup_interval if stored.final else None
     return Status(
         summary=_summarise(stored, state, best, speedup, len(attempts)),
         run=stored.record.id,
@@ -151,6 +153,7 @@ def _status(folder: Path, stored: StoredRun, state: str, activity: str, error: s
         best_node=best.id if best else None,
         best_speedup=speedup,
         is_winner_confirmed=stored.final is not None and stored.final.holds,
+        is_surely_faster=interval is not None and interval[0] > 1.0,
         tokens=stored.spent.tokens,
         usd=round(stored.spent.usd, 4),
         quoted_error=error,

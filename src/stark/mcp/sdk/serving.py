@@ -9,7 +9,6 @@ import sys
 from pathlib import Path
 
 import anyio
-import uvicorn
 from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Receive, Scope, Send
 
@@ -52,6 +51,8 @@ def serve_stdio(rules: ServerRules, folder: Path) -> None:
 
 def serve_http(rules: ServerRules, folder: Path, host: str, port: int) -> None:
     """Serve any number of clients over HTTP. Their roots count only inside ``folder``."""
+    import uvicorn
+
     token, is_new = _read_token()
 
     async def serve() -> None:
