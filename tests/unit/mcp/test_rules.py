@@ -48,9 +48,7 @@ def test_a_client_lowers_limits():
     assert (chosen.attempts, chosen.usd, chosen.wall_s) == (3, 0.5, 60.0)
 
 
-@pytest.mark.parametrize(
-    "name", ["os:System", "package.module:Class", "scripted:/etc", "replay:/runs/x", "fakes:PretendModel"]
-)
+@pytest.mark.parametrize("name", ["os:System", "package.module:Class", "scripted:/etc", "replay:/x", "fakes:Pretend"])
 def test_a_client_names_no_code_and_no_folder_as_a_model(name):
     with pytest.raises(UsageError, match="cannot be chosen"):
         rules().search(Choice(), SearchChoice(model=name))
