@@ -11,7 +11,7 @@ from stark.core.task import check_candidate, check_syntax, load_candidate, load_
 from stark.evaluation.requests import check_reference, make_request
 from stark.mcp import files, results
 from stark.mcp.files import Outputs
-from stark.mcp.results import Baselines, Examined, Exported, Judged, Profiled
+from stark.mcp.results import Baselines, Bounded, Examined, Exported, Judged, Profiled
 from stark.mcp.roots import Roots
 from stark.mcp.rules import Choice, ServerRules
 from stark.mcp.waiting import Activity
@@ -75,6 +75,13 @@ class JudgeTools:
                 evaluator=lent.evaluator,
             )
             return results.baselines_of(reports, await lent.evaluator.device())
+
+    async def bound(self, roots: Roots, task: str, choice: Choice, activity: Activity) -> Bounded:
+        """Return the least time that the device needs for a task."""
+        loaded, settings = load_task(roots.source_file(task)), self._rules.evaluation(choice)
+        async with self._workers.lend(settings) as lent:
+            activity.begin(f"measuring the bound of {loaded.name}")
+            return results.bounded_of(await runner.measure_bound(loaded, settings, evaluator=lent.evaluator))
 
     async def profile(
         self, roots: Roots, task: str, kernel: Kernel | None, choice: Choice, activity: Activity

@@ -11,7 +11,9 @@ from dataclasses import dataclass, replace
 from stark.core.errors import StarkError
 from stark.core.records import Final
 from stark.mcp.quoting import quote
+from stark.run.judge import MeasuredBound
 from stark_worker.protocol import report_text
+from stark_worker.protocol.bound import Certainty, Limit
 from stark_worker.protocol.errors import Outcome
 from stark_worker.protocol.findings import Finding, can_work
 from stark_worker.protocol.report import DeviceFacts, EvalReport
@@ -63,6 +65,20 @@ class Profiled:
     outcome: Outcome
     median_ms: float | None
     quoted_profile: str
+
+
+@dataclass(frozen=True)
+class Bounded:
+    """The least time that this device needs for a task. A hint may be too high or too low; the details say why."""
+
+    summary: str
+    bound_ms: float
+    limited_by: Limit
+    certainty: Certainty
+    floor_ms: float
+    reference_median_ms: float | None
+    reference_share: float | None
+    quoted_details: str
 
 
 @dataclass(frozen=True)
@@ -148,6 +164,23 @@ def _doubts(report: EvalReport) -> str:
 
 def _milliseconds(value: float | None, outcome: Outcome) -> str:
     return f"{value:.3f} ms" if value is not None else f"cannot run here ({outcome.value.replace('_', ' ')})"
+
+
+def bounded_of(measured: MeasuredBound) -> Bounded:
+    """Return the speed of light of a task."""
+    bound, share, timing = measured.limit.bound, measured.share, measured.reference.timing
+    reached = "" if share is None else f" The reference reaches {report_text.format_share(share)}."
+    details = "\n".join(f"{name}: {text}" for name, text in report_text.bound_facts(bound))
+    return Bounded(
+        summary=f"{report_text.format_bound(bound).capitalize()}.{reached}",
+        bound_ms=bound.bound_ms,
+        limited_by=bound.limit,
+        certainty=bound.certainty,
+        floor_ms=bound.floor_ms,
+        reference_median_ms=timing.median_ms if timing else None,
+        reference_share=share,
+        quoted_details=quote(details, JUDGE),
+    )
 
 
 def profiled_of(report: EvalReport) -> Profiled:

@@ -1,4 +1,4 @@
-"""Judging without a search: one candidate, or the baselines of a task.
+"""Judging without a search: one candidate, the baselines of a task, or its speed of light.
 
 Each opens an evaluator, unless the caller passes one that it keeps open.
 """
@@ -6,8 +6,10 @@ Each opens an evaluator, unless the caller passes one that it keeps open.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
+from stark.core.bound import SpeedOfLight, speed_of_light
+from stark.core.errors import EvaluatorError
 from stark.core.interfaces import Evaluator
 from stark.core.records import Final
 from stark.core.settings import EvaluationSettings
@@ -84,3 +86,32 @@ async def measure_baselines(
             if name == EAGER:
                 check_reference(found[name])
     return found
+
+
+@dataclass(frozen=True)
+class MeasuredBound:
+    """A task's bound, and the report on its own model, whose time reaches ``share`` of it."""
+
+    limit: SpeedOfLight
+    reference: EvalReport
+
+    @property
+    def share(self) -> float | None:
+        timing = self.reference.timing
+        return self.limit.share(timing.median_ms) if timing else None
+
+
+async def measure_bound(
+    task: Task, settings: EvaluationSettings, fresh: bool = False, evaluator: Evaluator | None = None
+) -> MeasuredBound:
+    """Evaluate a task's own model and return its bound. Unless ``fresh``, reuse a measurement of the same device."""
+    report = (await measure_baselines(task, settings, names=[EAGER], fresh=fresh, evaluator=evaluator))[EAGER]
+    if report.bound is None and not fresh:  # an earlier version kept the report
+        report = (await measure_baselines(task, settings, names=[EAGER], fresh=True, evaluator=evaluator))[EAGER]
+    limit = speed_of_light(report.bound, None)
+    if limit is None:
+        raise EvaluatorError(
+            "The evaluator reported no bound for this task: it could not measure the peaks of its device.",
+            "Update the worker, and try its machine out with: stark doctor",
+        )
+    return MeasuredBound(limit, report)

@@ -21,7 +21,7 @@ from stark.mcp.files import Outputs
 from stark.mcp.guides import describe_way
 from stark.mcp.judging import JudgeTools, Kernel
 from stark.mcp.quoting import Redactor
-from stark.mcp.results import Baselines, Examined, Exported, Judged, Profiled, format_error
+from stark.mcp.results import Baselines, Bounded, Examined, Exported, Judged, Profiled, format_error
 from stark.mcp.roots import Roots
 from stark.mcp.rules import Choice, SearchChoice, ServerRules
 from stark.mcp.runs import Shown, Status
@@ -96,6 +96,23 @@ class Tools:
         choice, given = Choice(target, precision, score), Kernel(kernel, source)
         return await self._answer(
             ctx, listed, lambda roots, activity: self._judging.judge(roots, task, given, choice, activity)
+        )
+
+    async def bound(
+        self,
+        task: TaskPath,
+        listed: Listed,
+        ctx: Context,
+        target: TargetName = None,
+        precision: PrecisionName = None,
+    ) -> Bounded:
+        """Return the speed of light of a task: the least time that this device needs for its work, and what limits it.
+
+        A kernel near the bound is done. A time far above it says that there is something to gain.
+        """
+        choice = Choice(target, precision)
+        return await self._answer(
+            ctx, listed, lambda roots, activity: self._judging.bound(roots, task, choice, activity)
         )
 
     async def baseline(
@@ -255,7 +272,9 @@ class Tools:
         reads = ToolAnnotations(read_only_hint=True, open_world_hint=False)
         writes = ToolAnnotations(read_only_hint=False, destructive_hint=False, open_world_hint=False)
         asks_models = ToolAnnotations(read_only_hint=False, destructive_hint=False, open_world_hint=True)
-        yield from ((tool, reads) for tool in (self.judge, self.baseline, self.profile, self.status, self.show))
+        yield from (
+            (tool, reads) for tool in (self.judge, self.bound, self.baseline, self.profile, self.status, self.show)
+        )
         yield from ((tool, writes) for tool in (self.stop, self.export))
         yield from ((tool, asks_models) for tool in (self.optimize, self.doctor))
 
