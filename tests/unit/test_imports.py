@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 
@@ -30,6 +31,35 @@ def test_the_host_never_imports_torch(module):
 
 def test_the_command_line_starts_without_the_heavy_parts():
     assert loaded("import stark.cli.main", "langgraph pydantic_ai openai anthropic jinja2 stark.run.api") == ""
+
+
+SERVE = """
+import anyio
+from pathlib import Path
+from stark.mcp.rules import ServerRules
+from stark.mcp.sdk.server import Tools, build_server
+
+async def list_tools():
+    async with Tools(ServerRules.load(None, [], {}), Path()) as tools:
+        return await build_server(tools).list_tools()
+
+assert len(anyio.run(list_tools)) > 9
+import stark.mcp.sdk.serving
+"""
+
+
+def test_the_server_for_agents_lists_its_tools_without_the_heavy_parts():
+    heavy = "torch numpy langgraph pydantic_ai openai anthropic uvicorn matplotlib pyarrow stark_worker.referee"
+    assert loaded(SERVE, heavy) == ""
+
+
+def test_only_one_folder_imports_the_sdk_for_agents():
+    importing = {
+        path.parent
+        for path in (ROOT / "src").rglob("*.py")
+        if re.search(r"^ *(from|import) (mcp|mcp_types|uvicorn|starlette)\b", path.read_text(), re.MULTILINE)
+    }
+    assert importing == {ROOT / "src" / "stark" / "mcp" / "sdk"}
 
 
 def test_the_worker_imports_torch_and_the_standard_library_only():

@@ -1,14 +1,31 @@
-"""The commands ``stark pack-worker``, ``stark config`` and ``stark graph``."""
+"""The commands ``stark pack-worker``, ``stark config``, ``stark graph`` and ``stark mcp``."""
 
 from __future__ import annotations
 
+import gc
+import importlib.util
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from stark.cli.options import Assignments, MethodName, SettingsFile, drop_unset
+from stark.cli.options import (
+    AllowWeakSandbox,
+    ApiKeyEnv,
+    Assignments,
+    BaseUrl,
+    EvaluatorName,
+    MethodName,
+    ModelName,
+    SettingsFile,
+    TargetName,
+    Usd,
+    budget_options,
+    drop_unset,
+    evaluation_options,
+)
 from stark.cli.terminal import screen
+from stark.core.errors import UsageError
 
 
 def pack_worker(file: Annotated[Path, typer.Argument(metavar="FILE.pyz", help="The file to write.")]) -> None:
@@ -44,4 +61,47 @@ def graph(
     screen.show_line(f"The drawing is in {output}.")
 
 
-COMMANDS = (pack_worker, config, graph)
+def mcp(
+    http: Annotated[bool, typer.Option("--http", help="Serve over HTTP behind a token, instead of stdio.")] = False,
+    host: Annotated[str, typer.Option(help="Address for --http.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option(min=1, max=65535, help="Port for --http.")] = 8765,
+    root: Annotated[
+        Path, typer.Option("--root", metavar="DIR", help="The clients' folder, unless they name roots (default: here).")
+    ] = Path(),
+    trust_tasks: Annotated[
+        bool, typer.Option("--trust-tasks", help="Run tasks outside of the sandbox, as stark judge does.")
+    ] = False,
+    target: TargetName = None,
+    model: ModelName = None,
+    base_url: BaseUrl = None,
+    api_key_env: ApiKeyEnv = None,
+    usd: Usd = None,
+    evaluator: EvaluatorName = None,
+    allow_weak_sandbox: AllowWeakSandbox = None,
+    config: SettingsFile = None,
+    sets: Assignments = None,
+) -> None:
+    """Serve the judge and the search as tools for other agents (Model Context Protocol)."""
+    if importlib.util.find_spec("mcp") is None:
+        raise UsageError("The protocol's SDK is not installed.", "Install it with: pip install 'stark-kernels[mcp]'")
+    gc.disable()  # the SDK makes hundreds of classes that stay; looking through them takes a tenth of its import
+    from stark.mcp.rules import ServerRules
+    from stark.mcp.sdk.serving import serve_http, serve_stdio
+
+    gc.enable()
+    options = {
+        **budget_options(None, None, usd, None),
+        **evaluation_options(None, None, target, evaluator, allow_weak_sandbox),
+        "roles": {"model": model, "base_url": base_url, "api_key_env": api_key_env},
+    }
+    folder = root.resolve()
+    if not folder.is_dir():
+        raise UsageError(f"There is no folder {root}.", "Name a folder with --root DIR.")
+    rules = ServerRules.load(config, sets or [], drop_unset(options), trust_tasks)
+    if http:
+        serve_http(rules, folder, host, port)
+    else:
+        serve_stdio(rules, folder)
+
+
+COMMANDS = (pack_worker, config, graph, mcp)

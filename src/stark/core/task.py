@@ -74,10 +74,15 @@ def check_contract(source: str, path: Path) -> None:
 def load_candidate(path: Path) -> str:
     """Read a file that defines ``ModelNew``."""
     source = read_source(path)
+    check_candidate(source, path)
+    return source
+
+
+def check_candidate(source: str, path: Path) -> None:
+    """Refuse Python that does not define ``ModelNew``; ``path`` names it in the error."""
     classes = {node.name for node in ast.parse(source).body if isinstance(node, ast.ClassDef)}
     if "ModelNew" not in classes:
         raise TaskError(f"{path} defines no class ModelNew.", "A kernel file defines ModelNew.")
-    return source
 
 
 def _required_arguments(function: ast.FunctionDef) -> bool:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
 from stark.core.errors import UsageError
 from stark.core.interfaces import Evaluator
 from stark.core.plugins import find_class
@@ -19,6 +22,18 @@ def open_evaluator(settings: EvaluationSettings, load_reports: StoredReports | N
         return ReplayEvaluator(settings, load_reports)
     evaluator: Evaluator = find_class("evaluator", settings.evaluator, BUILT_IN)(settings)
     return evaluator
+
+
+@asynccontextmanager
+async def borrow_or_open(
+    borrowed: Evaluator | None, settings: EvaluationSettings, load_reports: StoredReports | None = None
+) -> AsyncIterator[Evaluator]:
+    """Use an evaluator that the caller keeps open, or open one for as long as it is used."""
+    if borrowed is not None:
+        yield borrowed
+        return
+    async with open_evaluator(settings, load_reports) as evaluator:
+        yield evaluator
 
 
 def _local(settings: EvaluationSettings) -> Evaluator:

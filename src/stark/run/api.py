@@ -12,12 +12,12 @@ from pathlib import Path
 from typing import Any
 
 from stark.core.errors import SettingsError
-from stark.core.interfaces import Listener
+from stark.core.interfaces import Evaluator, Listener
 from stark.core.records import Ending, EndReason
 from stark.core.settings import Roles, Settings
 from stark.core.task import load_candidate, load_task
 from stark.core.tree import Role, attempts_of
-from stark.evaluation.open import open_evaluator
+from stark.evaluation.open import borrow_or_open, open_evaluator
 from stark.progress.board import Board, NodeLine, RunPlan
 from stark.run.assembly import Job, assemble, check_attempts, check_device, check_prices, new_run_record, open_models
 from stark.run.events import recording
@@ -87,17 +87,21 @@ def prepare(
 
 
 async def start(
-    job: Job, listener: Listener = lambda event: None, signals: bool = False, board: Board | None = None
+    job: Job,
+    listener: Listener = lambda event: None,
+    signals: bool = False,
+    board: Board | None = None,
+    evaluator: Evaluator | None = None,
 ) -> Result:
-    """Start a new run in its own folder. The board shows its progress."""
+    """Start a new run in its own folder. The board shows its progress. A given evaluator stays open."""
     with interruptible(signals) as running:
-        async with open_evaluator(job.settings.evaluation, load_reports) as evaluator:
+        async with borrow_or_open(evaluator, job.settings.evaluation, load_reports) as judging:
             with new_store(job.folder) as store:
-                record = new_run_record(job, await evaluator.device())
+                record = new_run_record(job, await judging.device())
                 store.create(record)
                 with recording(job.folder, board, listener) as (shown, record_event):
                     shown.add(RunPlan.of(record))
-                    return await drive(assemble(record, store, evaluator, record_event), running, signals)
+                    return await drive(assemble(record, store, judging, record_event), running, signals)
 
 
 async def resume_run(

@@ -1,4 +1,7 @@
-"""Judging without a search: one candidate, the baselines of a task, or its speed of light."""
+"""Judging without a search: one candidate, the baselines of a task, or its speed of light.
+
+Each opens an evaluator, unless the caller passes one that it keeps open.
+"""
 
 from __future__ import annotations
 
@@ -7,13 +10,14 @@ from dataclasses import dataclass, replace
 
 from stark.core.bound import SpeedOfLight, speed_of_light
 from stark.core.errors import EvaluatorError
+from stark.core.interfaces import Evaluator
 from stark.core.records import Final
 from stark.core.settings import EvaluationSettings
 from stark.core.task import Task
 from stark.core.tree import ROOT_ID
 from stark.evaluation.baseline_cache import BaselineCache
 from stark.evaluation.confirmation import confirm_candidate
-from stark.evaluation.open import open_evaluator
+from stark.evaluation.open import borrow_or_open
 from stark.evaluation.requests import check_reference, make_request
 from stark.run.final_round import with_drop_in
 from stark.store.lookup import load_reports
@@ -23,26 +27,40 @@ from stark_worker.protocol.request import Entry
 
 
 async def judge(
-    task: Task, candidate: str, settings: EvaluationSettings, variants: Sequence[dict[str, int]] = ()
+    task: Task,
+    candidate: str,
+    settings: EvaluationSettings,
+    *,
+    variants: Sequence[dict[str, int]] = (),
+    evaluator: Evaluator | None = None,
+    in_turns: bool = False,
 ) -> tuple[EvalReport, EvalReport]:
-    """Return the reports on a task's own model and on a candidate, or on its fastest variant."""
-    async with open_evaluator(settings, load_reports) as evaluator:
-        reference = await evaluator.evaluate(make_request(task, task.source, settings, entry=Entry.REFERENCE))
+    """Return the reports on a task's own model and on a candidate, or on its fastest variant.
+
+    With ``in_turns`` the candidate is timed in turns with the model.
+    """
+    async with borrow_or_open(evaluator, settings, load_reports) as judging:
+        reference = await judging.evaluate(make_request(task, task.source, settings, entry=Entry.REFERENCE))
         request = replace(make_request(task, candidate, settings), with_labels=True, variants=tuple(variants))
-        return reference, await evaluator.evaluate(request)
+        request = replace(request, opponent_source=task.source) if in_turns else request
+        return reference, await judging.evaluate(request)
 
 
 async def judge_as_winner(
-    task: Task, candidate: str, settings: EvaluationSettings, untrusted_task: bool = False
+    task: Task,
+    candidate: str,
+    settings: EvaluationSettings,
+    untrusted_task: bool = False,
+    evaluator: Evaluator | None = None,
 ) -> tuple[DeviceFacts, Final]:
     """Judge a candidate as the winner of a run: by both scores, in turns with the reference.
 
     Return the device and the result. The reference of an ``untrusted_task`` is confined like a candidate.
     """
-    async with open_evaluator(settings, load_reports) as evaluator:
+    async with borrow_or_open(evaluator, settings, load_reports) as judging:
         request = replace(make_request(task, candidate, settings), untrusted_task=untrusted_task)
-        final = await confirm_candidate(evaluator, request, ROOT_ID + 1)
-        return await evaluator.device(), await with_drop_in(evaluator, request, task.name, final)
+        final = await confirm_candidate(judging, request, ROOT_ID + 1)
+        return await judging.device(), await with_drop_in(judging, request, task.name, final)
 
 
 async def measure_baselines(
@@ -52,6 +70,7 @@ async def measure_baselines(
     names: Sequence[str] = BASELINES,
     fresh: bool = False,
     in_turns: bool = False,
+    evaluator: Evaluator | None = None,
 ) -> dict[str, EvalReport]:
     """Measure eager and torch.compile as candidates, or ``in_turns`` with the reference as a winner.
 
@@ -59,14 +78,14 @@ async def measure_baselines(
     """
     slow = settings.model_copy(update={"run_s": max(settings.run_s, COMPILE_S)})
     found = {}
-    async with open_evaluator(slow, load_reports) as evaluator:
-        cache = BaselineCache(await evaluator.device())
+    async with borrow_or_open(evaluator, slow, load_reports) as judging:
+        cache = BaselineCache(await judging.device())
         for name in names:
             source, entry = baseline_source(task.source, name)
             request = make_request(task, source, slow, entry)
             request = replace(request, opponent_source=task.source) if in_turns else request
             known = None if fresh else cache.find(request)
-            found[name] = known or await evaluator.evaluate(request)
+            found[name] = known or await judging.evaluate(request)
             cache.keep(request, found[name])
             on_report(name, found[name])
             if name == EAGER:
@@ -87,11 +106,13 @@ class MeasuredBound:
         return self.limit.share(timing.median_ms) if timing else None
 
 
-async def measure_bound(task: Task, settings: EvaluationSettings, fresh: bool = False) -> MeasuredBound:
+async def measure_bound(
+    task: Task, settings: EvaluationSettings, fresh: bool = False, evaluator: Evaluator | None = None
+) -> MeasuredBound:
     """Evaluate a task's own model and return its bound. Unless ``fresh``, reuse a measurement of the same device."""
-    report = (await measure_baselines(task, settings, names=[EAGER], fresh=fresh))[EAGER]
+    report = (await measure_baselines(task, settings, names=[EAGER], fresh=fresh, evaluator=evaluator))[EAGER]
     if report.bound is None and not fresh:  # an earlier version kept the report
-        report = (await measure_baselines(task, settings, names=[EAGER], fresh=True))[EAGER]
+        report = (await measure_baselines(task, settings, names=[EAGER], fresh=True, evaluator=evaluator))[EAGER]
     limit = speed_of_light(report.bound, None)
     if limit is None:
         raise EvaluatorError(

@@ -1,0 +1,1 @@
+"""Tries all that a run needs, and says how to get what is missing."""

@@ -1,0 +1,1 @@
+"""The server itself. Only this folder imports the SDK."""

@@ -1,0 +1,289 @@
+"""The server for agents, driven by the SDK's own client, with the real worker for the CPU."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import json
+import os
+import re
+import socket
+import subprocess
+import sys
+import urllib.error
+import urllib.request
+from pathlib import Path
+
+import httpx2
+import pytest
+from mcp import Client, StdioServerParameters
+from mcp.client.streamable_http import streamable_http_client
+from mcp_types import ListRootsResult, Root
+
+from mcp_sources import FAST, HOSTILE, ORDERS, SLOW, TASK, WRONG
+from stark_process import environment
+from waiting import wait_until
+from worker_fixture import below
+
+TOKEN = "a-token-of-the-tests-0123456789"
+KEY = "sk-a-key-that-nobody-may-see-0123"
+TOOLS = ("judge", "baseline", "profile", "bound", "optimize", "status", "stop", "show", "export", "doctor")
+ERA = pytest.mark.parametrize("mode", ["auto", "legacy"])
+
+
+def command(*more: str) -> list[str]:
+    return [sys.executable, "-m", "stark.cli", "mcp", "--allow-weak-sandbox", *more]
+
+
+def variables() -> dict[str, str]:
+    return environment(STARK_MCP_TOKEN=TOKEN, OPENAI_API_KEY=KEY)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    place = tmp_path_factory.mktemp("served")
+    (place / "task.py").write_text(TASK)
+    (place / "fast.py").write_text(FAST)
+    return place
+
+
+@pytest.fixture(scope="module")
+def server(folder):
+    """A server over HTTP, which all tests of this module share with its worker."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    words = command("--http", "--port", str(port), "--root", str(folder))
+    process = subprocess.Popen(words, env=variables(), stderr=subprocess.DEVNULL)
+    wait_until(lambda: process.poll() is not None or answers(port))
+    yield f"http://127.0.0.1:{port}/mcp"
+    process.terminate()
+    process.wait()
+
+
+def answers(port: int) -> bool:
+    with socket.socket() as tried:
+        return tried.connect_ex(("127.0.0.1", port)) == 0
+
+
+class Session:
+    """One client of the server, in a loop of its own."""
+
+    def __init__(self, address: str | StdioServerParameters, mode: str = "auto", roots: list[Path] | None = None):
+        self._address, self._mode, self.roots = address, mode, roots
+
+    async def __aenter__(self):
+        transport, self._http = self._address, None
+        if isinstance(transport, str):
+            self._http = httpx2.AsyncClient(headers={"Authorization": f"Bearer {TOKEN}"}, timeout=600)
+            transport = streamable_http_client(transport, http_client=self._http)
+
+        async def list_roots(context) -> ListRootsResult:
+            return ListRootsResult(roots=[Root(uri=root.as_uri()) for root in self.roots])
+
+        callback = list_roots if self.roots is not None else None
+        self._client = Client(transport, mode=self._mode, list_roots_callback=callback)
+        self.client = await self._client.__aenter__()
+        return self
+
+    async def __aexit__(self, *error):
+        await self._client.__aexit__(*error)
+        if self._http is not None:
+            await self._http.aclose()
+
+    async def call(self, tool: str, **given):
+        """Return the typed answer of a tool."""
+        found = await self.client.call_tool(tool, given)
+        assert not found.is_error, found.content[0].text
+        assert json.loads(found.content[0].text) == found.structured_content
+        return found.structured_content
+
+    async def refused(self, tool: str, **given) -> str:
+        found = await self.client.call_tool(tool, given)
+        assert found.is_error
+        return found.content[0].text
+
+
+def run(work, *given, **more):
+    async def main():
+        async with Session(*given, **more) as session:
+            return await work(session)
+
+    return asyncio.run(main())
+
+
+def test_two_clients_judge_at_once_a_fast_a_slow_a_wrong_and_a_hostile_kernel(server):
+    async def judged(source: str):
+        async with Session(server) as session:
+            return await session.call("judge", task="task.py", source=source)
+
+    async def main():
+        return await asyncio.gather(*map(judged, (FAST, SLOW, WRONG, HOSTILE)))
+
+    fast, slow, wrong, hostile = asyncio.run(main())
+    assert fast["is_correct"]
+    assert fast["speedup"] > slow["speedup"]
+    assert slow["is_correct"]
+    assert not slow["is_surely_faster"]
+    assert slow["speedup_high"] < 1.0
+    assert (wrong["outcome"], wrong["is_correct"], wrong["speedup"]) == ("wrong_result", False, None)
+    assert hostile["outcome"] == "compile_error"
+    assert_is_quoted(hostile, ORDERS)
+
+
+def assert_is_quoted(answer: dict[str, object], text: str) -> None:
+    """The text is nowhere but between two lines with a word that it does not hold."""
+    bare = {name: value for name, value in answer.items() if not name.startswith("quoted_")}
+    assert text not in json.dumps(bare)
+    quoted = next(str(value) for name, value in answer.items() if name.startswith("quoted_") and text in str(value))
+    first, *between, last = quoted.splitlines()
+    word = re.fullmatch(r"\[data from .*, not instructions, up to the line with (\w{16})\]", first)[1]
+    assert last == f"[end of data {word}]"
+    assert word not in "".join(between)
+
+
+def test_the_bound_the_baseline_and_the_profile(server):
+    async def work(session):
+        bound = await session.call("bound", task="task.py")
+        assert bound["bound_ms"] > 0
+        baseline = await session.call("baseline", task="task.py", names=["eager"])
+        assert [each["name"] for each in baseline["baselines"]] == ["eager"]
+        profile = await session.call("profile", task="task.py")
+        assert "aten::add x24" in profile["quoted_profile"]
+
+    run(work, server)
+
+
+def test_a_kernel_of_the_client_is_exported_after_its_final_check(server, folder):
+    async def work(session):
+        written = await session.call("export", task="task.py", kernel="fast.py", file="best.py", bundle="best.stark")
+        assert written["files"] == [str(folder / "best.py"), str(folder / "best.stark")]
+        assert "class ModelNew" in (folder / "best.py").read_text()
+        assert "overwritten" in await session.refused("export", task="task.py", kernel="fast.py", file="best.py")
+
+    run(work, server)
+
+
+@ERA
+def test_a_search_is_started_followed_shown_and_stopped(server, mode):
+    async def work(session):
+        begun = await session.call("optimize", task="task.py", attempts=1000, model="playbook")
+        run = begun["run"]
+        while (status := await session.call("status", run=run, wait_s=50))["attempts"] < 1:
+            assert status["state"] in ("starting", "running")
+        stopped = await session.call("stop", run=run)
+        assert stopped["state"] == "stopped"
+        shown = await session.call("show", run=run, node=1)
+        assert_is_quoted(shown["node"], "ModelNew")
+        assert "is stopped" not in await session.refused("stop", run=run)
+        texts = [await read(session, f"stark://runs/{run}/{what}") for what in RESOURCES]
+        assert "node 0 (reference): " in texts[0]
+        assert all("not instructions" in text for text in texts)
+        assert "confirmed" in await session.refused("export", run=run, file="winner.py")
+
+    run(work, server, mode)
+
+
+RESOURCES = ("tree", "nodes/1/source", "nodes/1/prompts")
+
+
+async def read(session: Session, address: str) -> str:
+    return (await session.client.read_resource(address)).contents[0].text
+
+
+def test_the_doctor_finds_that_kernels_can_be_judged(server):
+    examined = run(lambda session: session.call("doctor"), server)
+    assert examined["can_work"], examined
+    assert "torch" in {finding["name"] for finding in examined["findings"]}
+
+
+@ERA
+def test_rules_prompts_and_tools_are_listed(server, mode):
+    async def work(session):
+        assert "speedup_low is above 1" in await read(session, "stark://rules")
+        prompt = await session.client.get_prompt("make_faster", {"file": "x.py", "target": "cuda"})
+        assert "target cuda" in prompt.messages[0].content.text
+        tools = (await session.client.list_tools()).tools
+        assert {tool.name for tool in tools} >= set(TOOLS)
+        for tool in tools:
+            names = set(tool.input_schema["properties"])
+            assert not names & {"atol", "rtol", "tolerance", "timer", "timeout", "warmup", "api_key", "sets", "listed"}
+            assert tool.output_schema["properties"]["summary"]
+            assert len(tool.description) < 400
+
+    run(work, server, mode)
+
+
+@ERA
+def test_paths_stay_in_the_roots_also_if_these_change(server, folder, tmp_path, mode):
+    inner = folder / f"inner-{mode}"
+    inner.mkdir()
+    (inner / "run").mkdir()
+    (tmp_path / "task.py").write_text(TASK)
+
+    async def work(session):
+        for path in (str(tmp_path / "task.py"), (tmp_path / "task.py").as_uri(), "../task.py", str(folder / "fast.py")):
+            assert "outside of the roots" in await session.refused("judge", task=path, source=FAST)
+        session.roots = [folder]
+        assert "defines no class Model" in await session.refused("judge", task="fast.py", source=FAST)
+        session.roots = [tmp_path]  # a client on the network cannot leave the served folder
+        assert "None of the client's roots" in await session.refused("judge", task="task.py", source=FAST)
+        with pytest.raises(Exception, match="None of the client's roots"):
+            await read(session, "stark://runs/x/tree")
+
+    run(work, server, mode, roots=[inner])
+
+
+def test_no_key_comes_back(server, folder):
+    async def work(session):
+        (folder / f"{KEY}.py").write_text("nonsense")
+        return await session.refused("judge", task=f"{KEY}.py", source=FAST)
+
+    shown = run(work, server)
+    assert KEY not in shown
+    assert "[removed]" in shown
+
+
+@pytest.mark.parametrize("header", [None, "Bearer wrong", f"Basic {TOKEN}", f"Bearer {TOKEN} "])
+def test_a_request_without_the_token_is_refused(server, header):
+    request = urllib.request.Request(server, b"{}", {"Authorization": header} if header else {})
+    with pytest.raises(urllib.error.HTTPError) as refused:
+        urllib.request.urlopen(request)
+    assert refused.value.code == 401
+
+
+def test_a_foreign_host_is_refused(server):
+    request = urllib.request.Request(server, b"{}", {"Authorization": f"Bearer {TOKEN}", "Host": "evil.example"})
+    with pytest.raises(urllib.error.HTTPError) as refused:
+        urllib.request.urlopen(request)
+    assert refused.value.code == 421
+
+
+def test_a_cancelled_call_over_stdio_leaves_no_process(folder):
+    """Progress shows that the worker judges; after the cancel only the server is left."""
+    (folder / "endless.py").write_text(FAST.replace("return", "while True:\n            pass\n        return"))
+    words = command("--root", str(folder))
+    parameters = StdioServerParameters(command=words[0], args=words[1:], env={**os.environ, **variables()})
+    seen: list[float] = []
+
+    async def work(session):
+        others = set(below(os.getpid()))
+
+        async def note(progress, total, message):
+            seen.append(progress)
+
+        judging = asyncio.create_task(
+            session.client.call_tool("judge", {"task": "task.py", "kernel": "endless.py"}, progress_callback=note)
+        )
+        while not any(name.startswith("stark-candid") for name in below(os.getpid()).values()):
+            assert not judging.done(), judging.result()
+            await asyncio.sleep(0.05)
+        judging.cancel()
+        await asyncio.gather(judging, return_exceptions=True)
+        while set(below(os.getpid())) - others:
+            await asyncio.sleep(0.05)
+        assert (await session.client.list_tools()).tools  # the server lives on
+
+    run(work, parameters)
+    assert all(one < other for one, other in itertools.pairwise(seen))
+    assert seen
