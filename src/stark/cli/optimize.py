@@ -19,12 +19,14 @@ from stark.cli.options import (
     BarName,
     BaseUrl,
     Changes,
+    DeviceKind,
     EvaluatorName,
     Jobs,
     MethodName,
     Minutes,
     ModelName,
     PrecisionName,
+    RayAddress,
     RunFolder,
     ScoreName,
     SettingsFile,
@@ -70,6 +72,8 @@ def optimize(
     jobs: Jobs = None,
     seed: Annotated[int | None, typer.Option(help="Seed of the search (default: 0).")] = None,
     evaluator: EvaluatorName = None,
+    ray_address: RayAddress = None,
+    device_kind: DeviceKind = None,
     allow_weak_sandbox: AllowWeakSandbox = None,
     run: Annotated[
         Path | None, typer.Option("--run", metavar="DIR", help="New folder for the run (default: in runs/).")
@@ -91,7 +95,7 @@ def optimize(
         "method": method,
         "jobs": jobs,
         "seed": seed,
-        **evaluation_options(precision, score, target, evaluator, allow_weak_sandbox),
+        **evaluation_options(precision, score, target, evaluator, allow_weak_sandbox, ray_address, device_kind),
         "roles": {
             "model": model,
             "base_url": base_url,

@@ -17,6 +17,7 @@ from stark.core.settings import NEW_VALUES, RENAMED, Group, Settings
 from stark.run.methods import resolve
 
 Tree = Mapping[str, Any]
+PLACES = ("ray_address", "device_kind", "lanes", "worker_timeout_s")  # of the evaluation
 
 
 def load_settings(
@@ -72,6 +73,12 @@ def read_file(path: Path) -> dict[str, Any]:
         raise SettingsError(f"The file {path} cannot be read: it is not UTF-8.", "Save it as UTF-8.") from error
     except tomllib.TOMLDecodeError as error:
         raise SettingsError(f"The file {path} is not valid TOML: {error}.", "Fix that line.") from error
+
+
+def without_places(settings: Tree) -> dict[str, Any]:
+    """Return settings without those that say where to evaluate: they change no result."""
+    evaluation = {name: value for name, value in settings["evaluation"].items() if name not in PLACES}
+    return {**settings, "evaluation": evaluation}
 
 
 def parse_assignment(text: str) -> dict[str, Any]:
@@ -137,7 +144,7 @@ def _value(settings: Settings, key: str) -> Any:
 
 def _leaves(layer: Tree, prefix: str = "") -> Iterator[str]:
     for name, value in layer.items():
-        if isinstance(value, Mapping):
+        if isinstance(value, Mapping) and f"{prefix}{name}" not in known_keys():
             yield from _leaves(value, f"{prefix}{name}.")
         else:
             yield f"{prefix}{name}"
