@@ -112,6 +112,7 @@ def refuse_unknown(layer: Tree) -> None:
             raise SettingsError(f"There is no setting {key}.", guess)
 
 
+@functools.cache
 def known_keys() -> list[str]:
     """Return every setting by its dotted name."""
     return [key for key, _ in _fields(Settings)]

@@ -158,7 +158,7 @@ class RayEvaluator:
         self._log.seek(0)
         self._log.truncate()
         process = await asyncio.create_subprocess_exec(
-            *(sys.executable, "-m", GATEWAY),
+            *self._command(),
             stdin=asyncio.subprocess.PIPE,
             stdout=asyncio.subprocess.PIPE,
             stderr=self._log,
@@ -181,6 +181,9 @@ class RayEvaluator:
                 await asyncio.shield(asyncio.wait_for(process.wait(), 30.0))
             if process.returncode is None:
                 process.kill()
+
+    def _command(self) -> list[str]:
+        return [sys.executable, "-m", GATEWAY]
 
     async def _take_events(self, events: asyncio.StreamReader) -> EvaluatorError | None:
         has_served = False

@@ -261,10 +261,15 @@ async def main(output: IO[str]) -> None:
         output.flush()
 
 
-if __name__ == "__main__":
+def run() -> None:
+    """Run the gateway of a coordinator."""
     # Ray's processes inherit standard output and outlive a killed gateway, so the answers have a file of their own.
     with os.fdopen(os.dup(sys.stdout.fileno()), "w", encoding="utf-8") as answers:
         os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
         logging.basicConfig(level=logging.INFO, format="%(message)s")
         with suppress(BrokenPipeError):  # the coordinator is gone
             asyncio.run(main(answers))
+
+
+if __name__ == "__main__":
+    run()
