@@ -33,7 +33,7 @@ from stark_worker.scheduler.retry import judge_with_retries
 
 GATEWAY = "stark.evaluation.cluster.gateway"
 LOOPBACK_ONLY = "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"  # on every system 0 makes Ray listen at 127.0.0.1 only
-RESTART_EVERY_S = 5.0
+RESTART_EVERY_S, EXIT_S = 5.0, 30.0
 MAX_LINE_BYTES = 2**28
 # Tools, folders and Ray's own variables, but no key: Ray's processes inherit what the gateway has.
 INHERITED = ("PATH", "HOME", "LANG", "LC_ALL", "TZ", "TMPDIR", "XDG_CACHE_HOME", "PYTHONPATH", "VIRTUAL_ENV")
@@ -176,11 +176,11 @@ class RayEvaluator:
             return await self._take_events(process.stdout)
         finally:
             self._writer = None
-            process.stdin.close()  # it then ends by itself, and a cluster that it started
-            with contextlib.suppress(TimeoutError):
-                await asyncio.shield(asyncio.wait_for(process.wait(), 30.0))
+            with contextlib.suppress(TimeoutError):  # its input is closed, so it ends, and a cluster that it started
+                await asyncio.wait_for(process.communicate(), EXIT_S)
             if process.returncode is None:
                 process.kill()
+                await process.communicate()
 
     def _command(self) -> list[str]:
         return [sys.executable, "-m", GATEWAY]
