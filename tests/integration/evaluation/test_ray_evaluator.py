@@ -45,18 +45,25 @@ def cluster():
             patch.setenv(name, value)
         from ray.cluster_utils import Cluster
 
-        head = {"num_cpus": 0, "object_store_memory": STORE, "include_dashboard": False}
-        made = Cluster(initialize_head=True, head_node_args=head)
+        made = Cluster()
         try:
+            start_node(made, num_cpus=0, include_dashboard=False)  # the first is the head
             add_lane(made)
-            made.add_node(num_cpus=1, object_store_memory=STORE)
+            start_node(made, num_cpus=1)
             yield made
         finally:
             made.shutdown()
 
 
 def add_lane(cluster):
-    return cluster.add_node(num_cpus=1, resources={"stark_lane": 1}, object_store_memory=STORE)
+    return start_node(cluster, num_cpus=1, resources={"stark_lane": 1})
+
+
+def start_node(cluster, **options):
+    for _ in range(3):
+        with contextlib.suppress(Exception):  # Ray gives a node 30 s to start, and a busy machine may need longer
+            return cluster.add_node(object_store_memory=STORE, **options)
+    return cluster.add_node(object_store_memory=STORE, **options)
 
 
 def settings(cluster, **others) -> EvaluationSettings:
