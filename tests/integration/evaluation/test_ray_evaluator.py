@@ -93,6 +93,7 @@ def gateways() -> list[int]:
     return found
 
 
+@pytest.mark.slow
 def test_nothing_is_lost_or_blamed_if_a_node_or_the_gateway_dies(cluster):
     second = add_lane(cluster)
     requests = variants(8)
@@ -130,6 +131,7 @@ api.optimize(sys.argv[1], run=sys.argv[2], evaluation=evaluation, listener=say, 
 """
 
 
+@pytest.mark.slow
 def test_a_killed_coordinator_resumes_and_ends_with_the_tree_of_the_local_evaluator(cluster, tmp_path):
     here = {"evaluator": "local", "allow_weak_sandbox": True, "final": False}
     api.optimize(TASK, run=tmp_path / "local", evaluation=here, **SEARCH)
@@ -172,6 +174,7 @@ async def enter(chosen: EvaluationSettings) -> None:
         pass
 
 
+@pytest.mark.slow
 def test_a_cluster_of_its_own_listens_on_this_machine_only_and_knows_no_key(monkeypatch):
     monkeypatch.setenv("ANTHROPIC_API_KEY", "secret-key")
     before = listening()
