@@ -10,16 +10,16 @@ from stark.core.errors import UsageError
 from stark.core.records import Kind, RunRecord
 from stark.core.settings import Settings
 from stark.core.tree import ROOT_ID, Node
-from stark.run.settings_loader import differences
+from stark.run.settings_loader import differences, without_places
 from stark.store.lookup import settings_of
 
-MAY_CHANGE = ("budget",)
+MAY_CHANGE = ("budget", "limits")
 MAY_DIFFER = {"method", "seed", *MAY_CHANGE}  # between the searches of one experiment
 
 
 def changed_settings(cell: Cell, record: RunRecord) -> list[tuple[str, str]]:
     """List the settings that differ from the stored ones: the group of each, and both values in words."""
-    return list(differences(cell.settings.model_dump(mode="json"), record.settings))
+    return list(differences(without_places(cell.settings.model_dump(mode="json")), record.settings))
 
 
 def check_rules(cells: Sequence[Cell], records: Iterable[RunRecord]) -> None:
@@ -70,7 +70,7 @@ def _differing_rules(wanted: Mapping[str, Settings], stored: Settings) -> list[s
 
 
 def _rules(settings: Settings, same_method: bool) -> dict[str, Any]:
-    rules = settings.model_dump(mode="json", exclude=MAY_DIFFER)
+    rules = without_places(settings.model_dump(mode="json", exclude=MAY_DIFFER))
     if not same_method:
         del rules["search"]["policy"], rules["windows"]["enabled"]
     return rules

@@ -46,7 +46,7 @@ PACES = {
 
 @dataclass(frozen=True)
 class Forecast:
-    """Expected totals, for one lane at this pace.
+    """Expected totals at this pace, for one lane or as many as the settings ask of a cluster.
 
     ``usd`` is None if a price is not known; then ``most_usd`` does not hold. ``most_tokens`` is None without a limit.
     """
@@ -95,7 +95,7 @@ def forecast(cells: Sequence[Cell], parallel_runs: int, both_scores: bool = Fals
         usd=sum(known) if len(known) == len(rows) else None,
         most_usd=sum(cell.settings.budget.usd for cell in searches),
         most_tokens=sum(filter(None, limits)) if limits and None not in limits else None,
-        hours=max([lane_s, sum(alone_s) / parallel_runs, *alone_s]) / 3600,
+        hours=max([lane_s / (cells[0].settings.evaluation.lanes or 1), sum(alone_s) / parallel_runs, *alone_s]) / 3600,
         pace=pace,
     )
 

@@ -25,6 +25,7 @@ from stark.core.tree import ROOT_ID, Attempt, Node, Role, attempts_of
 from stark.evaluation.open import open_evaluator
 from stark.evaluation.requests import check_reference, make_request
 from stark.evaluation.shared import SharedEvaluator
+from stark.models.limited import ProviderQueues
 from stark.progress.board import Board, NodeLine
 from stark.run.assembly import OpenModels, assemble, check_prices, open_models
 from stark.run.events import EventSender, recording
@@ -61,6 +62,7 @@ class Bench:
         self._stored = StoredCells(cells, store, device, both_scores)
         self._running: set[Run] = set()
         self._open_models: OpenModels = {}
+        self._queues = ProviderQueues()
         self._faults_in_a_row: set[str] = set()  # names of tasks
         self._faulted_tasks = self._stored.faulted_tasks()
         self._meter = ProgressMeter(cells, sum(self._stored.made.values()), self._stored.spent_usd())
@@ -150,7 +152,7 @@ class Bench:
 
         record = self._stored.record(cell)
         rules = replace(AS_UNINTERRUPTED, is_refusal_final=self._stored.has_answered(cell))
-        run = assemble(record, self._store, self._evaluator, count_attempt, self._open_models, rules)
+        run = assemble(record, self._store, self._evaluator, count_attempt, self._open_models, rules, self._queues)
         self._running.add(run)  # before it waits for its reference, so that stop() reaches it
         try:
             return Ending((await run.optimize()).reason)

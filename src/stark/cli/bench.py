@@ -14,10 +14,12 @@ from stark.cli.options import (
     ApiKeyEnv,
     Assignments,
     BaseUrl,
+    DeviceKind,
     EvaluatorName,
     ModelName,
     Plain,
     PrecisionName,
+    RayAddress,
     ScoreName,
     SettingsFile,
     TargetName,
@@ -107,6 +109,8 @@ def bench(
     tokens: TokensPerRun = None,
     usd: UsdPerRun = None,
     evaluator: EvaluatorName = None,
+    ray_address: RayAddress = None,
+    device_kind: DeviceKind = None,
     allow_weak_sandbox: AllowWeakSandbox = None,
     config: SettingsFile = None,
     sets: Assignments = None,
@@ -124,7 +128,7 @@ def bench(
     grid = read_grid(grid_file, drop_unset(content))
     options = {
         **budget_options(attempts, tokens, usd, None),
-        **evaluation_options(precision, score, target, evaluator, allow_weak_sandbox),
+        **evaluation_options(precision, score, target, evaluator, allow_weak_sandbox, ray_address, device_kind),
         "roles": {"model": model, "base_url": base_url, "api_key_env": api_key_env},
     }
     settings_of = settings_factory(Path(grid.config) if grid.config else None, sets or [], drop_unset(options))

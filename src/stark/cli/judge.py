@@ -13,8 +13,10 @@ from stark.cli.exit_codes import ExitCode
 from stark.cli.options import (
     AllowWeakSandbox,
     Assignments,
+    DeviceKind,
     EvaluatorName,
     PrecisionName,
+    RayAddress,
     ScoreName,
     SettingsFile,
     TargetName,
@@ -37,6 +39,8 @@ def judge(
     score: ScoreName = None,
     target: TargetName = None,
     evaluator: EvaluatorName = None,
+    ray_address: RayAddress = None,
+    device_kind: DeviceKind = None,
     allow_weak_sandbox: AllowWeakSandbox = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the report as JSON.")] = False,
     bundle: Annotated[
@@ -65,7 +69,9 @@ def judge(
     from stark.run.judge import judge as judge_candidate
     from stark.run.settings_loader import load_settings
 
-    options = drop_unset(evaluation_options(precision, score, target, evaluator, allow_weak_sandbox))
+    options = drop_unset(
+        evaluation_options(precision, score, target, evaluator, allow_weak_sandbox, ray_address, device_kind)
+    )
     settings = load_settings(config, sets or [], options).evaluation
     if bundle is not None or export is not None:
         if as_json or variants:
@@ -116,6 +122,8 @@ def baseline(
     precision: PrecisionName = None,
     target: TargetName = None,
     evaluator: EvaluatorName = None,
+    ray_address: RayAddress = None,
+    device_kind: DeviceKind = None,
     allow_weak_sandbox: AllowWeakSandbox = None,
     config: SettingsFile = None,
     sets: Assignments = None,
@@ -126,7 +134,9 @@ def baseline(
     from stark.run.judge import measure_baselines
     from stark.run.settings_loader import load_settings
 
-    options = drop_unset(evaluation_options(precision, None, target, evaluator, allow_weak_sandbox))
+    options = drop_unset(
+        evaluation_options(precision, None, target, evaluator, allow_weak_sandbox, ray_address, device_kind)
+    )
     settings = load_settings(config, sets or [], options).evaluation
     asyncio.run(measure_baselines(load_task(task), settings, BaselineProgress(), fresh=fresh))
 

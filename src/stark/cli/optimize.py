@@ -20,6 +20,7 @@ from stark.cli.options import (
     BarName,
     BaseUrl,
     Changes,
+    DeviceKind,
     EvaluatorName,
     Jobs,
     MethodName,
@@ -27,6 +28,7 @@ from stark.cli.options import (
     ModelName,
     Plain,
     PrecisionName,
+    RayAddress,
     RunFolder,
     ScoreName,
     SettingsFile,
@@ -79,6 +81,8 @@ def optimize(
     jobs: Jobs = None,
     seed: Annotated[int | None, typer.Option(help="Seed of the search (default: 0).")] = None,
     evaluator: EvaluatorName = None,
+    ray_address: RayAddress = None,
+    device_kind: DeviceKind = None,
     allow_weak_sandbox: AllowWeakSandbox = None,
     run: Annotated[
         Path | None, typer.Option("--run", metavar="DIR", help="New folder for the run (default: in runs/).")
@@ -103,7 +107,7 @@ def optimize(
         "method": method,
         "jobs": jobs,
         "seed": seed,
-        **evaluation_options(precision, score, target, evaluator, allow_weak_sandbox),
+        **evaluation_options(precision, score, target, evaluator, allow_weak_sandbox, ray_address, device_kind),
         "roles": {
             "model": model,
             "base_url": base_url,

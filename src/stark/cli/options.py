@@ -55,7 +55,15 @@ PrecisionName = Annotated[
 ScoreName = Annotated[Score | None, typer.Option("--score", help="Rules that decide (default: verified).")]
 TargetName = Annotated[Target | None, typer.Option("--target", help="Kernel language (default: cpu).")]
 EvaluatorName = Annotated[
-    str | None, typer.Option("--evaluator", help="local, folder, replay, or package.module:Class (default: local).")
+    str | None,
+    typer.Option("--evaluator", help="local, folder, ray, replay, or package.module:Class (default: local)."),
+]
+RayAddress = Annotated[
+    str | None,
+    typer.Option("--ray-address", metavar="auto|ADDRESS", help="Evaluate on this Ray cluster; see docs/scale.md."),
+]
+DeviceKind = Annotated[
+    str | None, typer.Option("--device-kind", help="Devices of a mixed cluster to measure on: a part of their name.")
 ]
 AllowWeakSandbox = Annotated[
     bool | None,
@@ -107,10 +115,15 @@ def evaluation_options(
     target: Target | None,
     evaluator: str | None,
     allow_weak_sandbox: bool | None,
+    ray_address: str | None = None,
+    device_kind: str | None = None,
 ) -> dict[str, dict[str, Any]]:
-    """Return the rules of the evaluation as settings."""
-    options = {"precision": precision, "score": score, "target": target, "evaluator": evaluator}
-    return {"evaluation": {**options, "allow_weak_sandbox": allow_weak_sandbox}}
+    """Return the rules of the evaluation as settings. The address of a cluster is enough to use it."""
+    if ray_address is not None and evaluator not in (None, "ray"):
+        raise UsageError(f"--ray-address cannot be combined with --evaluator {evaluator}.", "Leave one of them out.")
+    options: dict[str, Any] = {"precision": precision, "score": score, "target": target}
+    options |= {"evaluator": "ray" if ray_address is not None else evaluator, "ray_address": ray_address}
+    return {"evaluation": {**options, "device_kind": device_kind, "allow_weak_sandbox": allow_weak_sandbox}}
 
 
 def drop_unset(options: dict[str, Any]) -> dict[str, Any]:

@@ -6,7 +6,7 @@ The text under a field is its documentation; ``stark config``, the reference pag
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -160,15 +160,38 @@ class BudgetSettings(Group):
     `stark optimize` with the method `informed`, else never."""
 
 
+Rate = Annotated[int, Field(ge=1)]
+
+
+class LimitSettings(Group):
+    """The most that a provider of chat models is asked for. Roles with the same provider, address and key share it.
+
+    All runs of a benchmark share it too, and each of them that waits gets an equal part.
+    """
+
+    requests_per_minute: Rate | dict[str, Rate] | None = None
+    """Most requests per minute: a number for every provider, or one each as in `{openai = 500, anthropic = 50}`.
+    Retries after a refusal come on top."""
+    tokens_per_minute: Rate | dict[str, Rate] | None = None
+    """Most tokens of prompts and replies per minute, written alike."""
+
+
 class EvaluationSettings(Group):
     """The evaluation of candidates."""
 
     evaluator: str = "local"
-    """`local`, `folder` (a worker elsewhere), `replay` (of a stored run), or `package.module:Class`."""
+    """`local`, `folder` (a worker elsewhere), `ray` (a cluster), `replay` (of a stored run), or
+    `package.module:Class`."""
     folder: str | None = None
     """The folder that `python -m stark_worker serve` watches, or the run that a replay reads."""
+    ray_address: str | None = None
+    """The Ray cluster: `auto` for that of this machine, or its address. Default: start one here, and end it."""
+    device_kind: str | None = None
+    """The kind of device of a mixed cluster to measure on: a part of its name, or several between commas."""
+    lanes: int | None = Field(default=None, ge=1)
+    """Most devices of a cluster to use; a cluster that can grow is asked for as many. Default: all it has."""
     worker_timeout_s: float = Field(default=600.0, gt=0)
-    """Longest time without a sign of life from the worker of a folder."""
+    """Longest time without a sign of life from the worker of a folder, or without a lane of a cluster."""
     target: Target = Target.CPU
     """Kernel language: `cuda`, `triton`, or `cpu` for C++."""
     precision: Precision = Precision.FP32
@@ -220,6 +243,8 @@ class Settings(Group):
     """The anchors of grounded instruction."""
     prompts: PromptSettings = PromptSettings()
     """The prompt templates."""
+    limits: LimitSettings = LimitSettings()
+    """The rates of providers."""
     roles: Roles = Roles()
     """The chat models."""
     evaluation: EvaluationSettings = EvaluationSettings()

@@ -48,4 +48,10 @@ def _folder(settings: EvaluationSettings) -> Evaluator:
     return FolderEvaluator(settings)
 
 
-BUILT_IN = {"local": _local, "folder": _folder}
+def _ray(settings: EvaluationSettings) -> Evaluator:
+    from stark.evaluation.cluster.evaluator import RayEvaluator
+
+    return RayEvaluator(settings)
+
+
+BUILT_IN = {"local": _local, "folder": _folder, "ray": _ray}

@@ -55,7 +55,7 @@ class JudgeTools:
         settings = self._rules.evaluation(choice)
         async with self._workers.lend(settings) as lent:
             activity.begin(f"judging a kernel on {loaded.name}")
-            judged = await runner.judge(loaded, source, settings, lent.with_kept_references, in_turns=True)
+            judged = await runner.judge(loaded, source, settings, evaluator=lent.with_kept_references, in_turns=True)
         reference, report = judged
         check_reference(reference)
         return results.judged_of(report, reference)

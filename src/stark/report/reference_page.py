@@ -110,6 +110,10 @@ def _words(kind: Any) -> str:
         return " or ".join(_words(each) for each in arguments if each is not types.NoneType)
     if typing.get_origin(kind) is tuple:
         return f"list of {_words(arguments[0])}"
+    if typing.get_origin(kind) is dict:
+        return f"table of {_words(arguments[1])}s"
+    if typing.get_origin(kind) is typing.Annotated:
+        return _words(arguments[0])
     if issubclass(kind, enum.Enum):
         return " or ".join(f"`{choice.value}`" for choice in kind)
     return _TYPES[kind]

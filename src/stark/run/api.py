@@ -26,6 +26,7 @@ from stark.run.loop import AS_UNINTERRUPTED, DEFAULT_RULES, Run
 from stark.run.methods import TEAM_ROLES, templates_of, with_stops
 from stark.run.result import Result
 from stark.run.settings_loader import (
+    PLACES,
     change_settings,
     load_settings,
     merge_layers,
@@ -36,7 +37,7 @@ from stark.run.settings_loader import (
 from stark.store.lookup import load_reports, new_store, only_run, settings_of
 from stark.store.open import open_store
 
-MAY_CHANGE_ON_RESUME = ("budget", "jobs", "roles")
+MAY_CHANGE_ON_RESUME = ("budget", "jobs", "limits", "roles")
 
 
 def optimize(
@@ -136,8 +137,9 @@ def change_on_resume(
     """Return a change of stored settings, limited to settings that do not make it another experiment."""
     layer = merge_layers([*map(parse_assignment, sets), options or {}])
     refuse_unknown(layer)
-    for group in layer:
-        if group not in MAY_CHANGE_ON_RESUME:
+    for group, values in layer.items():
+        moves = group == "evaluation" and set(values) <= set(PLACES)
+        if group not in MAY_CHANGE_ON_RESUME and not moves:
             raise SettingsError(
                 f"A resumed run keeps its setting {group}.",
                 f"Only {', '.join(MAY_CHANGE_ON_RESUME)} may change; start a new run for anything else.",

@@ -16,6 +16,7 @@ from stark.core.records import RunRecord
 from stark.core.settings import PromptSettings, RoleSettings, Settings
 from stark.core.task import Task
 from stark.core.tree import Role
+from stark.models.limited import ProviderQueues
 from stark.models.open import is_provider, open_for_estimate, open_model
 from stark.run.loop import DEFAULT_RULES, Run, RunRules
 from stark.run.methods import BuiltMethod, build_policy, build_workflow, find_method, salt_of, templates_of
@@ -60,13 +61,19 @@ def assemble(
     listener: Listener,
     opened: OpenModels | None = None,
     rules: RunRules = DEFAULT_RULES,
+    queues: ProviderQueues | None = None,
 ) -> Run:
-    """Build a run from its stored settings."""
+    """Build a run from its stored settings. Many runs share the limits of providers in ``queues``."""
     settings = settings_of(record)
     built_in = settings.model_copy(update={"prompts": PromptSettings(wording=settings.prompts.wording)})
     templates = templates_of(built_in) | record.templates  # an older version may have stored fewer
     workflow = build_workflow(settings, templates, record.task, record.device)
     models = open_models(settings, store.count_calls(record.id), opened)
+    queues = queues or ProviderQueues()
+    models = {
+        role: queues.limit(model, getattr(settings.roles, role), settings.limits, record.id)
+        for role, model in models.items()
+    }
     method = BuiltMethod(build_policy(settings), workflow, models, salt_of(settings, record.task))
     return Run(record, settings, store, method, evaluator, listener, rules)
 

@@ -17,6 +17,7 @@ from stark.core.settings import NEW_VALUES, RENAMED, Group, Settings
 from stark.run.methods import resolve
 
 Tree = Mapping[str, Any]
+PLACES = ("ray_address", "device_kind", "lanes", "worker_timeout_s")  # of the evaluation
 
 
 def load_settings(
@@ -74,6 +75,12 @@ def read_file(path: Path) -> dict[str, Any]:
         raise SettingsError(f"The file {path} is not valid TOML: {error}.", "Fix that line.") from error
 
 
+def without_places(settings: Tree) -> dict[str, Any]:
+    """Return settings without those that say where to evaluate: they change no result."""
+    evaluation = {name: value for name, value in settings["evaluation"].items() if name not in PLACES}
+    return {**settings, "evaluation": evaluation}
+
+
 def parse_assignment(text: str) -> dict[str, Any]:
     """Parse ``a.b=c`` into a nested mapping. The value is TOML, or plain text if it is not valid TOML."""
     key, equals, value = text.partition("=")
@@ -105,6 +112,7 @@ def refuse_unknown(layer: Tree) -> None:
             raise SettingsError(f"There is no setting {key}.", guess)
 
 
+@functools.cache
 def known_keys() -> list[str]:
     """Return every setting by its dotted name."""
     return [key for key, _ in _fields(Settings)]
@@ -137,7 +145,7 @@ def _value(settings: Settings, key: str) -> Any:
 
 def _leaves(layer: Tree, prefix: str = "") -> Iterator[str]:
     for name, value in layer.items():
-        if isinstance(value, Mapping):
+        if isinstance(value, Mapping) and f"{prefix}{name}" not in known_keys():
             yield from _leaves(value, f"{prefix}{name}.")
         else:
             yield f"{prefix}{name}"
