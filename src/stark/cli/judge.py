@@ -50,7 +50,8 @@ def judge(
     sets: Assignments = None,
 ) -> None:
     """Check and time one kernel. Exit code 0: it is correct, 3: it is not."""
-    from stark.core.task import load_candidate, load_task
+    from stark.capture.files import load_task
+    from stark.core.task import load_candidate
     from stark.run.judge import judge as judge_candidate
     from stark.run.settings_loader import load_settings
 
@@ -96,7 +97,7 @@ def baseline(
     fresh: Annotated[bool, typer.Option(help="Ignore baselines that were measured before.")] = False,
 ) -> None:
     """Time a task under PyTorch eager, torch.compile, and torch.compile max-autotune."""
-    from stark.core.task import load_task
+    from stark.capture.files import load_task
     from stark.run.judge import measure_baselines
     from stark.run.settings_loader import load_settings
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from stark.core.records import Final
 from stark.core.settings import EvaluationSettings
@@ -15,9 +15,42 @@ from stark.evaluation.open import open_evaluator
 from stark.evaluation.requests import check_reference, make_request
 from stark.run.final_round import with_drop_in
 from stark.store.lookup import load_reports
+from stark_worker.protocol import report_text
 from stark_worker.protocol.baselines import BASELINES, COMPILE_S, EAGER, baseline_source
 from stark_worker.protocol.report import DeviceFacts, EvalReport
 from stark_worker.protocol.request import Entry
+
+
+@dataclass(frozen=True, repr=False)
+class Judged:
+    """The verdict on a kernel: its report, and the report on the original."""
+
+    reference: EvalReport
+    report: EvalReport
+
+    @property
+    def correct(self) -> bool:
+        return self.report.timing is not None
+
+    @property
+    def speedup(self) -> float | None:
+        """The kernel's speed relative to the original's."""
+        timings = self.reference.timing, self.report.timing
+        return timings[0].median_ms / timings[1].median_ms if timings[0] and timings[1] else None
+
+    def __repr__(self) -> str:
+        reference = report_text.format_verdict(self.reference)
+        time_ms = self.reference.timing.median_ms if self.reference.timing else None
+        verdict = report_text.format_verdict(self.report, time_ms)
+        return f"<stark.Judged: {'correct, ' if self.correct else ''}{verdict}; original {reference}>"
+
+
+class Baselines(dict[str, EvalReport]):
+    """The reports on eager PyTorch and torch.compile, by name."""
+
+    def __repr__(self) -> str:
+        parts = (f"{name} {report_text.format_verdict(report)}" for name, report in self.items())
+        return f"<stark.Baselines: {'; '.join(parts)}>"
 
 
 async def judge(task: Task, candidate: str, settings: EvaluationSettings) -> tuple[EvalReport, EvalReport]:
