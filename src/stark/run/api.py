@@ -21,7 +21,16 @@ from stark.core.settings import Roles, Settings
 from stark.core.task import Task, load_candidate
 from stark.core.tree import Role, attempts_of
 from stark.evaluation.open import open_evaluator
-from stark.run.assembly import Job, assemble, check_attempts, check_device, check_prices, new_run_record, open_models
+from stark.run.assembly import (
+    Job,
+    assemble,
+    check_attempts,
+    check_device,
+    check_playbook,
+    check_prices,
+    new_run_record,
+    open_models,
+)
 from stark.run.interrupts import Stoppable, interruptible, run_sync
 from stark.run.judge import Baselines, Judged, measure_baselines
 from stark.run.judge import judge as judge_candidate
@@ -132,6 +141,7 @@ def prepare(
     stamp = datetime.now(UTC).strftime("%Y%m%d-%H%M%S")
     templates = load_templates(settings.prompts)
     check_prices(settings, open_models(settings))
+    check_playbook(task, settings)
     return Job(
         task,
         settings,

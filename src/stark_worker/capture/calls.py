@@ -185,13 +185,14 @@ def _is_plain_result(tree: Tree) -> bool:
     return isinstance(tree, Tensor)
 
 
-def write_forward(call: Call, names: Sequence[str], definitions: Definitions) -> str:
+def write_forward(call: Call, forward: Any, names: Sequence[str], definitions: Definitions) -> str:
     """Write a forward() that takes and returns tensors alone, around the original one."""
-    texts = []
-    for each in call.arguments:
+    texts, order = [], list(inspect.signature(forward).parameters)
+    for place, each in enumerate(call.arguments):
         text = format_tree(each.tree, names, definitions, each.name)
         by_keyword = each.kind in (inspect.Parameter.KEYWORD_ONLY, inspect.Parameter.VAR_KEYWORD)
-        texts.append(f"{each.name}={text}" if by_keyword or each.kind is each.kind.POSITIONAL_OR_KEYWORD else text)
+        by_keyword = by_keyword or (each.kind is each.kind.POSITIONAL_OR_KEYWORD and order[place] != each.name)
+        texts.append(f"{each.name}={text}" if by_keyword else text)
     inner = f"super().forward({', '.join(texts)})"
     head = f"def forward(self, {', '.join(names)}):\n"
     if _is_plain_result(call.result):

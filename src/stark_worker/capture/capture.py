@@ -163,7 +163,9 @@ class _Writer:
         return ast.parse(text).body[0]
 
     def _forward(self) -> ast.stmt:
-        return ast.parse(write_forward(self._call, leaf_names(self._call), self._definitions)).body[0]
+        return ast.parse(
+            write_forward(self._call, self._module.forward, leaf_names(self._call), self._definitions)
+        ).body[0]
 
     def _plain_forward(self) -> ast.stmt:
         names = ", ".join(leaf_names(self._call))

@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import ast
 import builtins
+import copy
 import logging
+import os
 import types
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
@@ -29,6 +31,7 @@ if TYPE_CHECKING:
 
 SIMPLE = (bool, int, float, str, type(None))
 NEVER = ("torch.jit.is_scripting", "torch.jit.is_tracing")  # nothing is scripted or traced here
+LOGGING = ("_log_api_usage_once",)
 UNKNOWN = object()
 
 
@@ -201,6 +204,10 @@ class Rewriter(ast.NodeTransformer):
         return path if is_self and path and self._instances else None
 
     def visit_Call(self, node: ast.Call) -> Any:
+        if self._global_value(node.func) == os.environ.get and all(
+            isinstance(each, ast.Constant) for each in node.args
+        ):
+            return ast.Constant(os.environ.get(*(each.value for each in node.args)))  # type: ignore[attr-defined]
         value = self._registered(node)
         if value is not UNKNOWN:
             return parse_expression(self._definitions.refer(value, self._found.place(node)), node)
@@ -229,6 +236,7 @@ class Rewriter(ast.NodeTransformer):
         """Leave out a line that writes to a log."""
         function = node.value.func if isinstance(node.value, ast.Call) else None
         is_log = isinstance(function, ast.Attribute) and isinstance(self._global_value(function.value), logging.Logger)
+        is_log = is_log or (isinstance(function, ast.Name) and function.id in LOGGING)
         return None if is_log else self.generic_visit(node)
 
     # -- settled conditions
@@ -280,11 +288,20 @@ class Rewriter(ast.NodeTransformer):
                 return self._truth_of_several(node)
             case ast.Call() if ast.unparse(node) in [f"{name}()" for name in NEVER]:
                 return False
+            case ast.Call(
+                func=ast.Name(id="hasattr"), args=[ast.Name(id=name), ast.Constant(value=str() as attribute)]
+            ):
+                there = {hasattr(each, attribute) for each in self._instances} if name == self._self != "" else set()
+                return there.pop() if len(there) == 1 else None
             case ast.Call(func=ast.Name(id="isinstance"), args=[ast.Name() as name, _]) if self._setting(name) is None:
                 return False
             case ast.Attribute() | ast.Name():
                 value = self._setting(node)
                 return None if value is UNKNOWN else bool(value)
+            case ast.Compare(left=ast.Call(), ops=[ast.Eq()], comparators=[ast.Constant(value=right)]) if (
+                isinstance(called := self.visit_Call(copy.deepcopy(node.left)), ast.Constant)  # type: ignore[arg-type]
+            ):
+                return bool(called.value == right)
             case ast.Compare(ops=[operation], comparators=[right]):
                 return self._compare(self._setting(node.left), operation, self._setting(right))
         return None
