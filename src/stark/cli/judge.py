@@ -1,4 +1,4 @@
-"""The commands that measure without a search: ``stark judge`` and ``stark baseline``."""
+"""The commands that measure without a search: ``stark judge``, ``stark baseline`` and ``stark bound``."""
 
 from __future__ import annotations
 
@@ -21,6 +21,7 @@ from stark.cli.options import (
     drop_unset,
     evaluation_options,
 )
+from stark.cli.terminal.bound import show_bound
 from stark.cli.terminal.progress import BaselineProgress
 from stark.cli.terminal.run import show_final, show_verdict
 from stark.cli.terminal.screen import show_bundle, show_line
@@ -106,4 +107,25 @@ def baseline(
     asyncio.run(measure_baselines(load_task(task), settings, BaselineProgress(), fresh=fresh))
 
 
-COMMANDS = (judge, baseline)
+def bound(
+    task: TaskFile,
+    precision: PrecisionName = None,
+    target: TargetName = None,
+    evaluator: EvaluatorName = None,
+    allow_weak_sandbox: AllowWeakSandbox = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the bound as JSON.")] = False,
+    config: SettingsFile = None,
+    sets: Assignments = None,
+    fresh: Annotated[bool, typer.Option(help="Ignore a measurement that was made before.")] = False,
+) -> None:
+    """Show the speed of light of a task: the least time that this device needs for it, and why."""
+    from stark.core.task import load_task
+    from stark.run.judge import measure_bound
+    from stark.run.settings_loader import load_settings
+
+    options = drop_unset(evaluation_options(precision, None, target, evaluator, allow_weak_sandbox))
+    settings = load_settings(config, sets or [], options).evaluation
+    show_bound(asyncio.run(measure_bound(load_task(task), settings, fresh)), as_json)
+
+
+COMMANDS = (judge, baseline, bound)

@@ -1,10 +1,12 @@
-"""Judging without a search: one candidate, or the baselines of a task."""
+"""Judging without a search: one candidate, the baselines of a task, or its speed of light."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
+from stark.core.bound import SpeedOfLight, speed_of_light
+from stark.core.errors import EvaluatorError
 from stark.core.records import Final
 from stark.core.settings import EvaluationSettings
 from stark.core.task import Task
@@ -100,3 +102,30 @@ async def measure_baselines(
             if name == EAGER:
                 check_reference(found[name])
     return found
+
+
+@dataclass(frozen=True)
+class MeasuredBound:
+    """A task's bound, and the report on its own model, whose time reaches ``share`` of it."""
+
+    limit: SpeedOfLight
+    reference: EvalReport
+
+    @property
+    def share(self) -> float | None:
+        timing = self.reference.timing
+        return self.limit.share(timing.median_ms) if timing else None
+
+
+async def measure_bound(task: Task, settings: EvaluationSettings, fresh: bool = False) -> MeasuredBound:
+    """Evaluate a task's own model and return its bound. Unless ``fresh``, reuse a measurement of the same device."""
+    report = (await measure_baselines(task, settings, names=[EAGER], fresh=fresh))[EAGER]
+    if report.bound is None and not fresh:  # an earlier version kept the report
+        report = (await measure_baselines(task, settings, names=[EAGER], fresh=True))[EAGER]
+    limit = speed_of_light(report.bound, None)
+    if limit is None:
+        raise EvaluatorError(
+            "The evaluator reported no bound for this task: it could not measure the peaks of its device.",
+            "Update the worker, and try its machine out with: stark doctor",
+        )
+    return MeasuredBound(limit, report)

@@ -185,7 +185,7 @@ class Reference:
     def answer(self, case: Case, exact: bool = False) -> Case | None:
         """Return the case with expected outputs; None as in ``draw``."""
         given = [tensor.clone() for tensor in case.inputs]
-        outputs = self._run_on(self.model, given, case.seed) if case.change is None else self._try(case, given)
+        outputs = self.run_on(self.model, given, case.seed) if case.change is None else self._try(case, given)
         if outputs is None:
             return None
         written = {number: tensor for number, tensor in enumerate(given) if tensor._version}  # torch counts the writes
@@ -221,7 +221,7 @@ class Reference:
         """
         assert case.change is not None
         try:
-            outputs = self._run_on(self.model, given, case.seed)
+            outputs = self.run_on(self.model, given, case.seed)
             reason = self._why_undefined(case, outputs)
             if reason is None:
                 return outputs
@@ -303,13 +303,13 @@ class Reference:
 
     def run(self, model: Any, inputs: list[torch.Tensor], seed: int) -> list[torch.Tensor]:
         """Return the outputs of one call of this model, or of another that should do the same."""
-        return self._run_on(model, [tensor.clone() for tensor in inputs], seed)
+        return self.run_on(model, [tensor.clone() for tensor in inputs], seed)
 
     def _run_copy(self, inputs: list[torch.Tensor], seed: int) -> list[torch.Tensor]:
         """Return the outputs of one call of a copy, which leaves the model as it is."""
         return self.run(copy.deepcopy(self.model), inputs, seed)
 
-    def _run_on(self, model: Any, given: list[torch.Tensor], seed: int) -> list[torch.Tensor]:
+    def run_on(self, model: Any, given: list[torch.Tensor], seed: int) -> list[torch.Tensor]:
         """Return the outputs of one call, which may change the inputs."""
         arguments = unpack(self.arguments, given)
         result = run_task_code("forward()", lambda: forward(model, arguments, seed))

@@ -21,7 +21,7 @@ MAX_BANDWIDTH_RATIO = 1.05  # a device may have up to so many times the bandwidt
 
 def allocate_flush_buffer() -> torch.Tensor:
     """Return memory that flushes the device's cache when it is written."""
-    return torch.empty(max(2 * _cache_bytes(), MIN_FLUSH_BYTES), dtype=torch.uint8, device="cuda")
+    return torch.empty(max(2 * cache_bytes(), MIN_FLUSH_BYTES), dtype=torch.uint8, device="cuda")
 
 
 def describe_cache(flushed: bool) -> str:
@@ -35,8 +35,8 @@ def floor_ms(written: int, read: int = 0, is_flushed: bool = True) -> float:
     """Return a lower bound on the time of a call that writes and reads so many bytes on this device."""
     properties: Any = torch.cuda.get_device_properties(0)
     clock_khz, bus_bits = (getattr(properties, name, 0) for name in ("memory_clock_rate", "memory_bus_width"))
-    found = 0 if is_flushed else _cache_bytes()
-    return lower_bound_ms(written, max(read - found, 0), _cache_bytes(), 2 * clock_khz * bus_bits // 8)
+    found = 0 if is_flushed else cache_bytes()
+    return lower_bound_ms(written, max(read - found, 0), cache_bytes(), 2 * clock_khz * bus_bits // 8)
 
 
 def lower_bound_ms(written: int, read: int, cache_bytes: int, bytes_per_ms: int) -> float:
@@ -45,7 +45,8 @@ def lower_bound_ms(written: int, read: int, cache_bytes: int, bytes_per_ms: int)
     return moved / (MAX_BANDWIDTH_RATIO * bytes_per_ms) if bytes_per_ms else 0.0
 
 
-def _cache_bytes() -> int:
+def cache_bytes() -> int:
+    """Return the size of the device's last cache."""
     return int(torch.cuda.get_device_properties(0).L2_cache_size)
 
 

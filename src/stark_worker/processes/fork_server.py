@@ -44,12 +44,13 @@ from stark_worker.processes.standstill import NotStopped, Standstill
 # Each role is a function. It gets its channel and the other files that were sent with the order.
 ROLES = {
     "device": "stark_worker.device.facts:main",
+    "peaks": "stark_worker.device.peaks:main",
     "referee": "stark_worker.referee.referee:main",
     "candidate": "stark_worker.candidate.process:main",
     "reader": "stark_worker.candidate.build_process:read",
     "compiler": "stark_worker.candidate.build_process:compile_extension",
 }
-TIMED_ROLES = ("device", "referee", "candidate")  # compilers can wait
+TIMED_ROLES = ("device", "peaks", "referee", "candidate")  # compilers can wait
 SUPERVISOR_NICENESS = 2 * TIMED_NICENESS  # a busy tree must not delay its own stop
 # Slow to import and not always installed. Triton imports the last one for the first kernel.
 OPTIONAL_MODULES = ("triton", "triton.language", "triton.experimental.gluon.nvidia.hopper")

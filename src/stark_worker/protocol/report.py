@@ -8,6 +8,7 @@ import statistics
 from dataclasses import dataclass, field
 from typing import Any
 
+from stark_worker.protocol.bound import Bound
 from stark_worker.protocol.codec import PROTOCOL_VERSION, ProtocolError, rename_fields
 from stark_worker.protocol.errors import Outcome
 from stark_worker.protocol.interface import Interface, ShapeTrial
@@ -146,6 +147,7 @@ class EvalReport:
     ``busy_warning`` describes other load on the host during timing.
     ``reference_isolation`` is that of the process that ran an untrusted task's own model.
     ``dtype_mismatch`` is true if torch complained about a dtype.
+    ``bound`` is the least time of the task on this device; only the reference's report has it.
     """
 
     outcome: Outcome
@@ -166,6 +168,7 @@ class EvalReport:
     degenerate: str | None = None
     busy_warning: str | None = None
     dtype_mismatch: bool = False
+    bound: Bound | None = None
 
     def __post_init__(self) -> None:
         if (self.outcome is Outcome.OK) != (self.timing is not None):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from stark_worker.protocol.bound import Bound, Peaks
 from stark_worker.protocol.report import EvalReport, Labels
 
 Fact = tuple[str, str]  # a name and a text
@@ -85,3 +86,46 @@ def label_facts(labels: Labels) -> list[Fact]:
     if labels.extra_memory_mb is not None:
         facts.append(("extra memory", f"about {labels.extra_memory_mb:.1f} MB"))
     return [*facts, ("first call", f"{labels.first_call_ms:.3f} ms")]
+
+
+def format_share(share: float) -> str:
+    """Return a share of the speed of light."""
+    return f"{share:.0%} of the bound" if share >= 0.095 else f"{share:.1%} of the bound"
+
+
+def format_bound(bound: Bound) -> str:
+    """Return a bound on one line, without its origin."""
+    return f"{bound.bound_ms:.4f} ms, limited by {bound.limit}, {bound.certainty}"
+
+
+def bound_facts(bound: Bound) -> list[Fact]:
+    """Return the speed of light of a task and its origin."""
+    work = bound.work
+    sizes = {"inputs": work.input_bytes, "weights": work.weight_bytes, "outputs": work.output_bytes}
+    moved = ", ".join(f"{size / 2**20:.2f} MiB of {name}" for name, size in sizes.items() if size)
+    facts = [
+        ("speed of light", format_bound(bound)),
+        *(("doubt", str(doubt)) for doubt in bound.doubts),
+        ("memory", f"{bound.memory_ms:.4f} ms for {moved or 'nothing'}"),
+    ]
+    for kind, count in work.operations.items():
+        rate = bound.rates.get(kind)
+        at = (
+            f"{count / rate.tflops / 1e9:.4f} ms at {rate.tflops:.4g} TFLOP/s: {rate.unit}" if rate else "no known peak"
+        )
+        facts.append(("compute", f"{count / 1e9:.4g} GFLOP in {kind}, {at}"))
+    return [*facts, ("peaks", format_peaks(bound.peaks))]
+
+
+def format_peaks(peaks: Peaks) -> str:
+    """Return the measured peaks of a device on one line."""
+    bandwidths = {
+        "copy": peaks.copy_gb_s,
+        "read": peaks.read_gb_s,
+        "write": peaks.write_gb_s,
+        "cache": peaks.cache_gb_s,
+    }
+    products = {name: getattr(peaks, f"{name}_tflops") for name in ("fp64", "fp32", "tf32", "fp16", "bf16")}
+    texts = [f"{name} {value:.4g} GB/s" for name, value in bandwidths.items() if value]
+    texts += [f"{name} {value:.4g} TFLOP/s" for name, value in products.items() if value]
+    return f"measured on {peaks.device}: {', '.join(texts)}"

@@ -24,12 +24,14 @@ from stark_worker.device.facts import device_facts
 from stark_worker.processes.channel import Channel, ChannelClosed
 from stark_worker.processes.environment import usable_cores
 from stark_worker.processes.workdir import REPORT_FILE, REQUEST_FILE
+from stark_worker.protocol.bound import Peaks
 from stark_worker.protocol.codec import from_json, to_json
 from stark_worker.protocol.errors import Failure, GpuUnhealthy, MachineryFault, Outcome, TaskFault
 from stark_worker.protocol.isolation import Isolation
 from stark_worker.protocol.logs import cut
 from stark_worker.protocol.report import Check, EvalReport
 from stark_worker.protocol.request import EvalRequest, Score, Target
+from stark_worker.referee.bound import find_bound
 from stark_worker.referee.candidate import Candidate
 from stark_worker.referee.changed_inputs import ChangeTester, has_risky_operations
 from stark_worker.referee.sampling import correct_opponent, measure, opponent_of, prepare
@@ -79,7 +81,8 @@ class Referee:
                 self._confine(request, folders)
             ends = [files[4 * n : 4 * n + 4] for n, _ in enumerate(folders)]
             candidates = [Candidate(*each, request.limits) for each in zip(ends, folders, strict=True)]
-            report = self._judge(request, candidates, message["cache"])
+            peaks = from_json(Peaks, message["peaks"]) if message["peaks"] else None
+            report = self._judge(request, candidates, message["cache"], peaks)
         except (TaskFault, MachineryFault) as error:
             return {"did": "failed", "fault": error.kind, "text": str(error)}
         except (OSError, RuntimeError) as error:
@@ -97,11 +100,11 @@ class Referee:
         start = cuda.init_context if gpu else lambda: None
         self._isolation = enter_sandbox([], gpu, start, writable=folders, own_user=not gpu).isolation
 
-    def _judge(self, request: EvalRequest, candidates: list[Candidate], cache: str) -> EvalReport:
+    def _judge(self, request: EvalRequest, candidates: list[Candidate], cache: str, peaks: Peaks | None) -> EvalReport:
         began = time.monotonic()
         try:
             self._reference = self._reference or self._set_up(request)
-            report = judge(request, candidates, self._reference, cache)
+            report = judge(request, candidates, self._reference, cache, peaks)
         finally:
             for candidate in candidates:
                 candidate.close()
@@ -155,10 +158,13 @@ def set_up(request: EvalRequest, folder: Path) -> Reference:
     return Reference(request.task_source, request.precision, folder, device, request.score, Rules.of(request))
 
 
-def judge(request: EvalRequest, candidates: list[Candidate], reference: Reference, cache: str) -> EvalReport:
+def judge(
+    request: EvalRequest, candidates: list[Candidate], reference: Reference, cache: str, peaks: Peaks | None = None
+) -> EvalReport:
     """Check and time a candidate, in turns with its opponent if the request names one.
 
-    Each trial takes one process off ``candidates``; the rest try other shapes.
+    With the device's peaks, the report on a task's own model holds its bound. Each trial takes one process off
+    ``candidates``; the rest try other shapes.
     """
     reference.draw_first_case()
     starts_cuda = request.target is not Target.CPU and not request.untrusted_task  # otherwise CUDA starts later
@@ -173,6 +179,8 @@ def judge(request: EvalRequest, candidates: list[Candidate], reference: Referenc
         report = _verdict(request, trials, reference)
     if request.is_reference and report.timing is not None:  # all memory is free again
         report = with_degenerate_reasons(report, reference)
+        if peaks is not None and report.timing is not None:
+            report = replace(report, bound=find_bound(request, reference, report.timing, peaks))
     if request.with_labels and report.labels is not None:
         shapes = try_other_shapes(request, candidates, reference, cache)
         report = replace(report, labels=replace(report.labels, other_shapes=shapes))

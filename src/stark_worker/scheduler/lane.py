@@ -19,6 +19,7 @@ from stark_worker.processes.channel import ChannelClosed
 from stark_worker.processes.environment import child_environment
 from stark_worker.processes.handles import ForkServer, ProcessHandle
 from stark_worker.processes.workdir import REPORT_FILE, REQUEST_FILE, read_regular_file
+from stark_worker.protocol.bound import Peaks
 from stark_worker.protocol.codec import from_json, to_json
 from stark_worker.protocol.errors import MachineryFault, RefereeDied, RefereeSilent, make_fault
 from stark_worker.protocol.report import Check, EvalReport
@@ -58,26 +59,29 @@ class Lane:
         async with self._gpu_lock.hold() as self._unlocked_reason:
             yield
 
-    async def judge(self, request: EvalRequest) -> EvalReport:
-        """Run one trial. Its processes have ended when this returns; their folders are removed later."""
+    async def judge(self, request: EvalRequest, peaks: Peaks | None = None) -> EvalReport:
+        """Run one trial. The peaks of the device are needed for the bound of a reference.
+
+        All processes of the trial have ended when this returns; their folders are removed later.
+        """
         if self.name == "cpu":  # processes that are still ending would take its time
             await self._untrusted.reaper.wait()
         slots: list[CandidateSlot] = []
         try:
-            return await self._judge(request, slots)
+            return await self._judge(request, peaks, slots)
         finally:
             for slot in slots:
                 slot.remove()
             await asyncio.gather(*(asyncio.shield(slot.end()) for slot in slots))
 
-    async def _judge(self, request: EvalRequest, slots: list[CandidateSlot]) -> EvalReport:
+    async def _judge(self, request: EvalRequest, peaks: Peaks | None, slots: list[CandidateSlot]) -> EvalReport:
         """Take a warm or new referee, and keep it unless its trial was cut short."""
         key = referee_key(request)
         referee = None if request.untrusted_task else self._referees.pop(key, None) or self._take_spare()
         referee = referee or self._new_referee()
         async with contextlib.AsyncExitStack() as unless_it_answers:
             unless_it_answers.push_async_callback(referee.close)
-            report = await self._trial(referee, request, slots)
+            report = await self._trial(referee, request, peaks, slots)
             if self._unlocked_reason:
                 exclusive = {Check.EXCLUSIVE: f"not known: {self._unlocked_reason}"}
                 report = replace(report, checks=report.checks | exclusive)
@@ -116,7 +120,9 @@ class Lane:
         folder = Path(tempfile.mkdtemp(prefix="referee-", dir=self._folder))
         return ProcessHandle(self._trusted, "referee", folder, self.environment)
 
-    async def _trial(self, referee: ProcessHandle, request: EvalRequest, slots: list[CandidateSlot]) -> EvalReport:
+    async def _trial(
+        self, referee: ProcessHandle, request: EvalRequest, peaks: Peaks | None, slots: list[CandidateSlot]
+    ) -> EvalReport:
         """Let the referee judge the request. The caller removes the slots that this appends."""
         sides, shapes = 1 if request.opponent_source is None else 2, EXTRA_SHAPES if request.with_labels else 0
         deadline_s = (
@@ -127,7 +133,8 @@ class Lane:
             for _ in range(sides + shapes):
                 slots.append(self._take_slot(waits=request.untrusted_task))
             ends, folders = [end for slot in slots for end in slot.ends], [str(slot.folder) for slot in slots]
-            referee.channel.send(files=ends, do="judge", folders=folders, cache=str(self._shared))
+            known = to_json(peaks) if peaks else None
+            referee.channel.send(files=ends, do="judge", folders=folders, cache=str(self._shared), peaks=known)
             for slot in slots:
                 slot.release()
             async with asyncio.timeout(deadline_s):

@@ -22,19 +22,17 @@ from typing import Self
 
 from stark_worker.compiler import cache
 from stark_worker.device.gpu_lock import LOCK_DIR
-from stark_worker.processes.channel import ChannelClosed
 from stark_worker.processes.environment import requested_architectures, usable_cores
-from stark_worker.processes.handles import ForkServer, ProcessHandle
+from stark_worker.processes.handles import ForkServer
 from stark_worker.processes.process_tree import hide_memory
-from stark_worker.protocol.codec import from_json
 from stark_worker.protocol.errors import GpuUnhealthy, MachineryFault
 from stark_worker.protocol.report import DeviceFacts, EvalReport
 from stark_worker.protocol.request import EvalRequest, Target
 from stark_worker.sandbox.levels import ALLOW_WEAK
 from stark_worker.scheduler.builds import Builds
+from stark_worker.scheduler.gauge import Gauge
 from stark_worker.scheduler.lane import Lane
 
-DEVICE_S = 120.0
 # A process that starts CUDA listens at a socket, which confinement forbids: only a candidate's first process can use
 # the GPU. torch.compile would start new compile processes that use it; forked ones already know the GPU.
 INDUCTOR_BY_FORK = {"TORCHINDUCTOR_WORKER_START": "fork"}
@@ -83,6 +81,7 @@ class Worker:
         # The referee's idle threads must take no time from the candidate; the candidate's keep their default.
         self._trusted = ForkServer(folder, {"OMP_WAIT_POLICY": "passive", **environment})
         self._untrusted = ForkServer(folder, environment)
+        self._gauge = Gauge(self._trusted, self._target, folder, self._shared)
         self._lanes = asyncio.Queue[Lane]()
         for name in self._names:
             self._lanes.put_nowait(Lane(name, self._trusted, self._untrusted, folder, self._shared, self._locks))
@@ -118,7 +117,7 @@ class Worker:
         async with self._measuring:
             if self._facts is None:
                 async with self._lane() as lane:
-                    self._facts = await self._measure_device(lane)
+                    self._facts = await self._gauge.facts(lane.environment)
             return self._facts
 
     async def judge(self, request: EvalRequest) -> EvalReport:
@@ -130,11 +129,16 @@ class Worker:
             )
         if not self._uses_gpu:
             async with self._lane() as lane:
-                return await self._build(request) or await lane.judge(request)
+                return await self._build(request) or await self._judge_on(lane, request)
         if failed := await self._build(request):
             return failed
         async with self._lane() as lane:
-            return await lane.judge(request)
+            return await self._judge_on(lane, request)
+
+    async def _judge_on(self, lane: Lane, request: EvalRequest) -> EvalReport:
+        """Judge on a lane. The bound in a reference's report needs the peaks of its device."""
+        peaks = await self._gauge.peaks(lane.environment) if request.is_reference else None
+        return await lane.judge(request, peaks)
 
     async def _build(self, request: EvalRequest) -> EvalReport | None:
         """Build the candidate's extensions; return a report if that fails."""
@@ -170,16 +174,3 @@ class Worker:
         finally:
             if usable:
                 self._lanes.put_nowait(lane)
-
-    async def _measure_device(self, lane: Lane) -> DeviceFacts:
-        folder = Path(tempfile.mkdtemp(prefix="device-", dir=self._folder.name))
-        async with ProcessHandle(self._trusted, "device", folder, lane.environment) as handle:
-            try:
-                async with asyncio.timeout(DEVICE_S):
-                    handle.channel.send(target=self._target)
-                    answer = await handle.expect("measured", "failed")
-            except (ChannelClosed, TimeoutError) as error:
-                raise MachineryFault(f"The device could not be measured. {handle.last_output()}") from error
-            if answer["did"] == "failed":
-                raise MachineryFault(str(answer["text"]))
-            return from_json(DeviceFacts, answer["facts"])

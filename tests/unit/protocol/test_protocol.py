@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from stark_worker.protocol.bound import Arithmetic, Bound, Doubt, Limit, Peaks, ProductRate, Reason, Work
 from stark_worker.protocol.codec import ProtocolError, from_json, to_json
 from stark_worker.protocol.errors import Outcome
 from stark_worker.protocol.findings import Begun, Finding, State, parse_line
@@ -46,6 +47,20 @@ labels = st.builds(
     other_shapes=st.lists(st.builds(ShapeTrial, shapes, texts)).map(tuple),
     interface=st.none() | st.builds(Interface, shapes, st.lists(texts).map(tuple), texts, texts, texts),
 )
+sizes = st.integers(0, 2**40)
+peaks = st.builds(Peaks, texts, seconds, seconds, seconds, cache_bytes=sizes, fp32_tflops=st.none() | seconds)
+bounds = st.builds(
+    Bound,
+    seconds,
+    st.sampled_from(Limit),
+    seconds,
+    seconds,
+    seconds,
+    st.builds(Work, sizes, sizes, sizes, st.dictionaries(st.sampled_from([str(kind) for kind in Arithmetic]), sizes)),
+    peaks,
+    st.dictionaries(texts, st.builds(ProductRate, seconds, texts)),
+    st.lists(st.builds(Doubt, st.sampled_from(Reason), texts), max_size=3).map(tuple),
+)
 isolations = st.builds(Isolation, st.sampled_from(Level), texts)
 good = st.builds(
     EvalReport,
@@ -58,6 +73,7 @@ good = st.builds(
     busy_warning=st.none() | texts,
     device=st.none() | devices,
     labels=st.none() | labels,
+    bound=st.none() | bounds,
     seeds=st.dictionaries(texts, st.integers(0, 2**32)),
 )
 bad = st.builds(EvalReport, st.sampled_from([o for o in Outcome if o is not Outcome.OK]), log=texts, rule=texts)

@@ -19,10 +19,12 @@ from stark.cli.terminal.screen import (
     print_full_width,
     show_facts,
 )
+from stark.core.bound import SpeedOfLight, tree_speed_of_light
 from stark.core.records import Call, Final, RunRecord
 from stark.core.tree import ROOT_ID, Node, Tree
 from stark.evaluation.confirmation import find_winner
 from stark.models.open import describe_model
+from stark_worker.protocol import report_text
 from stark_worker.protocol.report_text import strip_control_chars
 
 MAX_DRAWN_DEPTH = 10
@@ -38,16 +40,22 @@ def show_tree(record: RunRecord, nodes: Sequence[Node], models: Sequence[str] = 
     facts = [record.settings["method"], *map(describe_model, models), record.device.name]
     facts += [f"{level} sandbox"] if level else []
     console.print(Text.assemble((record.task.name, "bold"), f"  {', '.join(facts)}"))
-    _draw_tree(tree, find_winner(tree, final))
+    limit = tree_speed_of_light(tree)
+    if limit is not None:
+        console.print(Text(f"speed of light: {report_text.format_bound(limit.bound)}", "dim"))
+    _draw_tree(tree, find_winner(tree, final), limit)
     if final is not None:
         show_final(final, format_name(final.node_id))
 
 
-def _draw_tree(tree: Tree, best: Node | None) -> None:
+def _draw_tree(tree: Tree, best: Node | None, limit: SpeedOfLight | None) -> None:
     def label(node: Node) -> Text:
         mark = Text("  ★ best", "bold green") if best and node.id == best.id else Text()
         name = "root" if node.id == ROOT_ID else f"{format_name(node.id)} {node.role}"
-        return Text.assemble(f"{name}  ", format_verdict(node, tree.root.runtime_ms), mark, format_headline(node))
+        share = limit.share(node.runtime_ms) if limit else None
+        reached = Text(f"  {report_text.format_share(share)}", "dim") if share is not None else Text()
+        verdict = format_verdict(node, tree.root.runtime_ms)
+        return Text.assemble(f"{name}  ", verdict, reached, mark, format_headline(node))
 
     below = [(node, node.parent_id) for node in tree if node.parent_id is not None]
     depth = {ROOT_ID: 0}
