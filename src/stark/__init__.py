@@ -10,11 +10,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from stark.run.api import aoptimize, baseline, judge, load, optimize, resume
+    from stark.run.api import aoptimize, baseline, bound, judge, load, optimize, resume
 
     __version__: str
 
-__all__ = ["__version__", "aoptimize", "baseline", "judge", "load", "optimize", "resume"]
+__all__ = ["__version__", "aoptimize", "baseline", "bound", "judge", "load", "optimize", "resume"]
 
 DISTRIBUTION = "stark-kernels"
 

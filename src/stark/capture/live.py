@@ -47,7 +47,12 @@ def capture(module: Any, inputs: Any, hint: str = "", name: str = "") -> Live:
 
 
 def split_inputs(inputs: Any) -> tuple[list[Any], dict[str, Any]]:
-    """Return positional and named arguments: a dict is named, a tuple or list positional, all else one argument."""
+    """Return positional and named arguments: a dict is named, a tuple or list positional, all else one argument.
+
+    A pair of a tuple and a dict is both.
+    """
+    if type(inputs) is tuple and [*map(type, inputs)] == [tuple, dict]:
+        return list(inputs[0]), inputs[1]
     if isinstance(inputs, Mapping):
         return [], dict(inputs)
     return (list(inputs), {}) if type(inputs) in (tuple, list) else ([inputs], {})

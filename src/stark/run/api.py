@@ -32,7 +32,7 @@ from stark.run.assembly import (
     open_models,
 )
 from stark.run.interrupts import Stoppable, interruptible, run_sync
-from stark.run.judge import Baselines, Judged, measure_baselines
+from stark.run.judge import Baselines, Judged, MeasuredBound, measure_baselines, measure_bound
 from stark.run.judge import judge as judge_candidate
 from stark.run.loop import AS_UNINTERRUPTED, DEFAULT_RULES, Run
 from stark.run.methods import TEAM_ROLES
@@ -126,6 +126,12 @@ def baseline(task: str | Path | Any, inputs: Any = None, **options: Any) -> Base
     settings, live = _read_arguments(task, inputs, "", None, (), options)
     loaded = live.task if live else load_task(Path(task))
     return Baselines(run_sync(measure_baselines(loaded, settings.evaluation)))
+
+
+def bound(task: str | Path | Any, inputs: Any = None, **options: Any) -> MeasuredBound:
+    """Return the time that no kernel for a task file or a live module can beat, and the share of it that is reached."""
+    settings, live = _read_arguments(task, inputs, "", None, (), options)
+    return run_sync(measure_bound(live.task if live else load_task(Path(task)), settings.evaluation))
 
 
 def load(path: str | Path) -> Any:

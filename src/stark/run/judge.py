@@ -104,7 +104,7 @@ async def measure_baselines(
     return found
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class MeasuredBound:
     """A task's bound, and the report on its own model, whose time reaches ``share`` of it."""
 
@@ -115,6 +115,11 @@ class MeasuredBound:
     def share(self) -> float | None:
         timing = self.reference.timing
         return self.limit.share(timing.median_ms) if timing else None
+
+    def __repr__(self) -> str:
+        share = "" if self.share is None else f"; the original reaches {self.share:.0%} of it"
+        bound = self.reference.bound
+        return f"<stark.MeasuredBound: {'' if bound is None else report_text.format_bound(bound)}{share}>"
 
 
 async def measure_bound(task: Task, settings: EvaluationSettings, fresh: bool = False) -> MeasuredBound:

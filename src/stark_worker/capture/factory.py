@@ -95,7 +95,7 @@ def find_block(
         raise CaptureFault(f"the model has no block {name}; it has {names}, ...") from error
     calls: list[tuple[Any, Any]] = []
     handle = block.register_forward_pre_hook(
-        lambda _, given, named: calls.append((_detach(given), _detach(named))), with_kwargs=True
+        lambda _, given, named: calls.append((detach(given), detach(named))), with_kwargs=True
     )
     try:
         with torch.no_grad():
@@ -107,9 +107,9 @@ def find_block(
     return block, *calls[0]
 
 
-def _detach(value: Any) -> Any:
+def detach(value: Any) -> Any:
     if isinstance(value, torch.Tensor):
         return value.detach().clone()
     if type(value) in (list, tuple):
-        return type(value)(map(_detach, value))
-    return {key: _detach(item) for key, item in value.items()} if type(value) is dict else value
+        return type(value)(map(detach, value))
+    return {key: detach(item) for key, item in value.items()} if type(value) is dict else value

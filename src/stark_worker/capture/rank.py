@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import time
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
@@ -12,12 +13,18 @@ import torch
 from torch import nn
 
 from stark_worker.capture.capture import capture_module
-from stark_worker.capture.factory import _detach
+from stark_worker.capture.factory import detach
 from stark_worker.capture.faults import CaptureFault
+from stark_worker.device.peaks import measure_peaks
+from stark_worker.protocol.bound import Peaks
+from stark_worker.protocol.request import Target
+from stark_worker.roofline.speed_of_light import Conditions, make_bound
+from stark_worker.roofline.trace import trace_call
+from stark_worker.roofline.work import least_work
 
 RUNS = 5  # the first warms up
 LEAST_SHARE = 0.02  # of the model's time; a smaller block is not listed
-CONTAINERS = (nn.ModuleList, nn.ModuleDict)
+CONTAINERS = (nn.Sequential, nn.ModuleList, nn.ModuleDict)  # not blocks themselves
 
 
 @dataclass
@@ -27,7 +34,7 @@ class Block:
     names: list[str] = field(default_factory=list)
     seconds: list[float] = field(default_factory=list)  # by run, of all together
     call: tuple[Any, Any] = ((), {})
-    floor_s: float = 0.0  # moving their weights, inputs and results once
+    bound_s: float = 0.0  # no kernel can be faster
 
 
 class Timer:
@@ -37,8 +44,7 @@ class Timer:
         self._model, self._began = model, {}  # type: ignore[var-annotated]
         self.spent: dict[str, float] = defaultdict(float)
         self.calls: dict[str, list[tuple[Any, Any]]] = defaultdict(list)
-        self.moved: dict[str, int] = defaultdict(int)
-        self._on_gpu = any(weight.is_cuda for weight in model.parameters())
+        self.on_gpu = any(weight.is_cuda for weight in model.parameters())
 
     def run(self, args: Sequence[Any], kwargs: Mapping[str, Any], keeps_calls: bool) -> float:
         """Run the model once; return its seconds."""
@@ -46,7 +52,7 @@ class Timer:
         handles = []
         for name, module in self._model.named_modules():
             handles.append(module.register_forward_pre_hook(self._begin(name, keeps_calls), with_kwargs=True))
-            handles.append(module.register_forward_hook(self._end(name, keeps_calls)))
+            handles.append(module.register_forward_hook(self._end(name)))
         try:
             with torch.no_grad():
                 began = self._now()
@@ -59,22 +65,19 @@ class Timer:
     def _begin(self, name: str, keeps_calls: bool) -> Any:
         def begin(module: nn.Module, args: Any, kwargs: Any) -> None:
             if keeps_calls:
-                self.calls[name].append((_detach(args), _detach(kwargs)))
+                self.calls[name].append((detach(args), detach(kwargs)))
             self._began[name] = self._now()
 
         return begin
 
-    def _end(self, name: str, keeps_calls: bool) -> Any:
+    def _end(self, name: str) -> Any:
         def end(module: nn.Module, args: Any, result: Any) -> None:
             self.spent[name] += self._now() - self._began[name]
-            if keeps_calls:
-                weights = list(module.parameters())
-                self.moved[name] += sum(each.nbytes for each in (*_tensors(args), *_tensors(result), *weights))
 
         return end
 
     def _now(self) -> float:
-        if self._on_gpu:
+        if self.on_gpu:
             torch.cuda.synchronize()
         return time.perf_counter()
 
@@ -89,9 +92,12 @@ def rank_blocks(model: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any]
         total = min(total or seconds, seconds)
         for block in blocks:
             block.seconds.append(sum(timer.spent[name] for name in block.names))
-    rate = _bytes_per_second(next((each.device for each in model.parameters()), torch.device("cpu")))
+    peaks = measure_peaks(Target.CUDA if timer.on_gpu else Target.CPU)
     for block in blocks:
-        block.floor_s = sum(timer.moved[name] for name in block.names) / rate
+        if min(block.seconds) / total >= LEAST_SHARE:
+            first = block.names[0]
+            one_ms = sum(_bound_ms(model.get_submodule(first), call, peaks) for call in timer.calls[first])
+            block.bound_s = one_ms * len(block.names) / 1e3
     rows = [row for block in blocks if (row := _row(model, block, total))["share"] >= LEAST_SHARE]
     rows.sort(key=lambda row: row["gain"], reverse=True)
     return {"total_ms": total * 1e3, "blocks": rows, "tasks": _capture_best(model, timer, rows, best)}
@@ -100,7 +106,7 @@ def rank_blocks(model: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any]
 def _group(model: nn.Module, timer: Timer) -> list[Block]:
     groups: dict[Any, Block] = defaultdict(Block)
     for name, module in model.named_modules():
-        if not name or isinstance(module, CONTAINERS) or name not in timer.calls:
+        if not name or type(module) in CONTAINERS or name not in timer.calls:
             continue
         weights = tuple((each, tuple(weight.shape)) for each, weight in module.named_parameters())
         shapes = tuple(tuple(tensor.shape) for call in timer.calls[name] for tensor in _tensors(call))
@@ -110,13 +116,13 @@ def _group(model: nn.Module, timer: Timer) -> list[Block]:
 
 def _row(model: nn.Module, block: Block, total: float) -> dict[str, Any]:
     seconds = min(block.seconds)
-    gain = max(seconds - block.floor_s, 0.0) / total
+    gain = max(seconds - block.bound_s, 0.0) / total
     return {
         "names": block.names,
         "class": type(model.get_submodule(block.names[0])).__name__,
         "ms": seconds * 1e3,
         "share": min(seconds / total, 1.0),
-        "distance": seconds / block.floor_s if block.floor_s else None,
+        "distance": seconds / block.bound_s if block.bound_s else None,
         "gain": min(gain, 1.0),
     }
 
@@ -141,18 +147,17 @@ def _capture_best(model: nn.Module, timer: Timer, rows: list[dict[str, Any]], be
     return tasks
 
 
-def _bytes_per_second(device: torch.device) -> float:
-    """Return how fast this device copies memory."""
-    source = torch.ones(2**24, device=device)
-    copy = torch.empty_like(source)
-    times = []
-    for _ in range(4):
-        began = time.perf_counter()
-        copy.copy_(source)
-        if device.type == "cuda":
-            torch.cuda.synchronize()
-        times.append(time.perf_counter() - began)
-    return 2 * source.nbytes / min(times)
+def _bound_ms(module: nn.Module, call: tuple[Any, Any], peaks: Peaks) -> float:
+    """Return the bound of one call, or 0 if it cannot be traced."""
+    module, (args, kwargs) = copy.deepcopy(module), call
+    kept = [*module.parameters(), *module.buffers()]
+    try:
+        with torch.no_grad():
+            trace = trace_call(lambda: _tensors(module(*args, **kwargs)), _tensors((args, kwargs)), kept)
+        work, suspicions = least_work(trace)
+    except RuntimeError:
+        return 0.0
+    return make_bound(work, peaks, suspicions, Conditions(flushed=False)).bound_ms
 
 
 def _tensors(value: Any) -> list[torch.Tensor]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Sequence
 from pathlib import Path
@@ -102,6 +103,10 @@ def show_bundle(file: Path, digest: str) -> None:
 
 def show_line(text: str) -> None:
     console.print(Text(strip_control_chars(text)))
+
+
+def show_json(content: object) -> None:
+    console.out(json.dumps(content, ensure_ascii=False), highlight=False)
 
 
 def format_verdict(node: Node, root_ms: float | None) -> Text:
