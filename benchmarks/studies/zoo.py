@@ -1,6 +1,6 @@
 """Captures the twelve modules, optimises each with the playbook, and puts it back into its model.
 
-    benchmarks/studies/zoo.py OUT.json [--attempts 4]
+    python benchmarks/studies/zoo.py [--attempts 4]
 
 A module comes back working if its model returns what it returned before. Where nothing is faster, the original stays.
 """
@@ -16,8 +16,9 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parents[2]
-sys.path[:0] = [str(ROOT / "src"), str(ROOT / "tests")]
+sys.path[:0] = [str(ROOT / name) for name in ("benchmarks", "src", "tests")]
 
+import record
 import torch
 from torch import nn
 from zoo_modules import ENTRIES, Entry
@@ -26,7 +27,7 @@ import stark
 from stark.core.errors import StarkError
 from stark_worker.capture.calls import flatten
 from stark_worker.capture.factory import find_block, split_inputs
-from zoo import declare_operators
+from torchvision_operators import declare_operators
 
 
 def run(entry: Entry, folder: Path, attempts: int) -> dict[str, Any]:
@@ -71,7 +72,6 @@ def is_close(one: torch.Tensor, other: torch.Tensor) -> bool:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("out", type=Path)
     parser.add_argument("--attempts", type=int, default=4)
     options = parser.parse_args()
     declare_operators()
@@ -82,7 +82,8 @@ def main() -> None:
             print(name, rows[name], flush=True)
             faster = sum(row["faster"] for row in rows.values())
             found = {"torch": torch.__version__, "attempts": options.attempts, "faster": faster, "modules": rows}
-            options.out.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
+            file = record.result_file("zoo", "cpu")
+            file.write_text(json.dumps({**record.facts(), **found}, indent=1) + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -39,7 +39,7 @@ from stark.cli.options import (
 from stark.cli.stored_run import read_final, read_run, read_usage
 from stark.cli.terminal.progress import Progress
 from stark.cli.terminal.run import is_faster_than, show_estimate, show_first_steps, show_result, show_start
-from stark.cli.terminal.screen import show_line
+from stark.cli.terminal.screen import format_limits, show_line
 from stark.core.errors import StarkError, UsageError
 from stark.core.records import EndReason
 from stark.models.open import PLAYBOOK
@@ -205,14 +205,25 @@ def _describe_run(settings: Any, folder: Path) -> list[tuple[str, str]]:
     from stark.run.methods import find_method
 
     names = {describe_model(getattr(settings.roles, role).model) for role in find_method(settings.method).roles}
-    budget = f"{settings.budget.attempts} attempts, ${settings.budget.usd:.2f}"
+    limits = ", ".join(filter(None, (f"{settings.budget.attempts} attempts", _spending_limit(settings))))
     return [
         ("method", f"{settings.method} ({settings.search.policy})"),
         ("model", ", ".join(sorted(names))),
         ("target", f"{settings.evaluation.target}, {settings.evaluation.precision}, {settings.evaluation.score}"),
-        ("limits", budget),
+        ("limits", limits),
         ("run", str(folder)),
     ]
+
+
+def _spending_limit(settings: Any) -> str:
+    """Return the limit that counts: money, or tokens if a price is not known; none for models that cost nothing."""
+    from stark.core.chat import Usage
+    from stark.run.assembly import models_to_estimate
+
+    prices = [model.cost_usd(Usage(1000, 1000)) for model in models_to_estimate(settings).values()]
+    if None in prices:
+        return format_limits(None, settings.budget.tokens)
+    return format_limits(settings.budget.usd, settings.budget.tokens) if any(prices) else ""
 
 
 def _show_estimate(job: Any) -> None:

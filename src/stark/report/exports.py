@@ -115,7 +115,7 @@ def describe_run(
 
 
 def _describe_node(node: Node, with_source: bool) -> dict[str, Any]:
-    found = {"id": node.id, "parent": node.parent_id, "role": node.role, "outcome": node.report.outcome}
+    found: dict[str, Any] = {"id": node.id, "parent": node.parent_id, "role": node.role, "outcome": node.report.outcome}
     found |= {"median_ms": node.runtime_ms, "advice": node.plan.advice if node.plan else None}
     return {**found, "source": node.source, "log": node.report.log} if with_source else found
 

@@ -21,6 +21,7 @@ from stark.core.settings import Roles, Settings
 from stark.core.task import Task, load_candidate
 from stark.core.tree import Role, attempts_of
 from stark.evaluation.open import open_evaluator
+from stark.models.open import check_addresses
 from stark.run.assembly import (
     Job,
     assemble,
@@ -35,7 +36,7 @@ from stark.run.interrupts import Stoppable, interruptible, run_sync
 from stark.run.judge import Baselines, Judged, MeasuredBound, measure_baselines, measure_bound
 from stark.run.judge import judge as judge_candidate
 from stark.run.loop import AS_UNINTERRUPTED, DEFAULT_RULES, Run
-from stark.run.methods import TEAM_ROLES
+from stark.run.methods import TEAM_ROLES, find_method
 from stark.run.python.progress import open_view
 from stark.run.python.words import read_words
 from stark.run.result import Result
@@ -159,6 +160,8 @@ def prepare(
 
 async def start(job: Job, listener: Listener = lambda event: None, signals: bool = False) -> Result:
     """Start a new run in its own folder."""
+    roles = [getattr(job.settings.roles, role) for role in find_method(job.settings.method).roles]
+    await asyncio.to_thread(check_addresses, roles)
     with interruptible(signals) as running:
         async with open_evaluator(job.settings.evaluation, load_reports) as evaluator:
             with new_store(job.folder) as store:

@@ -182,7 +182,8 @@ def _batch_norm(
 
     def made(x: Value, path: str) -> Value:
         names = ("running_mean", "running_var", *(("weight", "bias") if affine else ()))
-        return batch_norm(x, *(Value("weight", (num_features,), text=f"{path}.{name}") for name in names), eps=eps)
+        weights = {name: Value("weight", (num_features,), text=f"{path}.{name}") for name in names}
+        return batch_norm(x, **weights, eps=eps)  # type: ignore[arg-type]
 
     return made
 

@@ -236,7 +236,8 @@ class Interpreter(Statements):
     def _call(self, node: ast.Call, scope: dict[str, Any]) -> Any:
         if isinstance(node.func, ast.Name) and node.func.id == "super":
             return Super(scope["__self__"], scope["__class__"])
-        called, options = self.evaluate(node.func, scope), {}
+        called = self.evaluate(node.func, scope)
+        options: dict[str, Any] = {}
         args = self._evaluate_all(node.args, scope)
         for each in node.keywords:
             value = self.evaluate(each.value, scope)

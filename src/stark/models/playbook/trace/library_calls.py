@@ -252,7 +252,7 @@ def _loss(name: str) -> Callable[..., Callable[..., Value]]:
 
     def made(**options: Any) -> Callable[..., Value]:
         kept = {key: value for key, value in options.items() if value is not None}
-        return lambda x, target: FUSABLE[name](x, target, **kept)  # type: ignore[no-any-return]
+        return lambda x, target: FUSABLE[name](x, target, **kept)
 
     return made
 
