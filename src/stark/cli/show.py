@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Annotated
 
@@ -58,7 +59,7 @@ def export(
         raise UsageError("There is nothing to export.", "Give --best FILE, --bundle FILE or --training-data FILE.")
     record, nodes = read_run(folder, run)
     if best is not None:
-        if best.exists() and not force:
+        if os.path.isfile(best) and not force:
             raise UsageError(f"{best} is there already.", "Name another file, or replace it with --force.")
         exports.write_best(best, record, nodes, read_final(folder, run))
         screen.show_line(f"The best kernel is in {best}.")
