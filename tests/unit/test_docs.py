@@ -146,10 +146,10 @@ HAND_WRITTEN = [
 ]
 
 
-def test_the_hand_written_pages_have_at_most_8000_words():
+def test_the_hand_written_pages_have_at_most_8200_words():
     graph = re.compile("<!-- scripts/house: begin.*scripts/house: end -->", re.DOTALL)
     texts = [graph.sub("", path.read_text()) for path in HAND_WRITTEN]
-    assert sum(bool(re.search(r"\w", word)) for text in texts for word in text.split()) <= 8000
+    assert sum(bool(re.search(r"\w", word)) for text in texts for word in text.split()) <= 8200
 
 
 BANNED = r"\b(whoever|somebody|nobody|anybody|told|tells|anew|alike|beside it|any more)\b"
