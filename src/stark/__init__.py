@@ -1,15 +1,20 @@
 """STARK: a team of agents that makes PyTorch models faster with custom kernels.
 
 import stark
-result = stark.optimize("task.py", roles={"model": "anthropic:claude-sonnet-4-6"})
-print(result.speedup, result.source)
+result = stark.optimize(module, (x,), model="anthropic:claude-sonnet-4-6")
+model.block = result.module
 """
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-__all__ = ["__version__", "optimize", "resume"]
+if TYPE_CHECKING:
+    from stark.run.api import aoptimize, baseline, bound, judge, load, optimize, resume
+
+    __version__: str
+
+__all__ = ["__version__", "aoptimize", "baseline", "bound", "judge", "load", "optimize", "resume"]
 
 DISTRIBUTION = "stark-kernels"
 
@@ -25,3 +30,7 @@ def __getattr__(name: str) -> Any:
 
         return getattr(api, name)
     raise AttributeError(f"module 'stark' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

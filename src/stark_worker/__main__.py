@@ -5,10 +5,12 @@
     python -m stark_worker device     -> DeviceFacts as JSON
     python -m stark_worker doctor [--json]     tries what evaluating needs here
     python -m stark_worker serve FOLDER     serves the requests in a folder
+    python -m stark_worker capture NAME --inputs ... [--block NAME | --rank]     a module as a task, as JSON
+    python -m stark_worker capture TASK.py --file     a task file with its local packages, as JSON
     python -m stark_worker judge     an EvalRequest as JSON on standard input -> an EvalReport as JSON
 
-All take --target cpu|cuda|triton, except the last, whose request names it; judge and baseline of files take --precision
-too. All except device take --allow-weak-sandbox.
+All but capture take --target cpu|cuda|triton, except the last, whose request names it; judge and baseline of files
+take --precision too. All except device and capture take --allow-weak-sandbox.
 
 A candidate's fault is in the report, and the exit code is 0, or 1 for judge with files. Otherwise the last line of
 standard error names the error: exit code 2 for a wrong command line, 3 for a fault of the machine, 4 for a task that
@@ -118,6 +120,18 @@ def doctor(target: Target, allow_weak_sandbox: bool, as_json: bool) -> int:
     return 0 if can_work(found) else MISSING
 
 
+def capture(options: argparse.Namespace) -> int:
+    """Capture a module or a task file, which is the user's own code."""
+    from stark_worker.capture.commands import answer  # torch, which the scheduler does without
+    from stark_worker.capture.faults import CaptureFault
+
+    try:
+        print(json.dumps(answer(options)))
+    except CaptureFault as fault:
+        return _fail(TASK, f"capture: {fault}")
+    return 0
+
+
 def main(arguments: list[str]) -> int:
     """Run one command."""
     parser = _parser()
@@ -128,6 +142,8 @@ def main(arguments: list[str]) -> int:
         sys.stdout.reconfigure(errors="replace")  # a candidate may print characters that the terminal cannot show
     if options.command == "doctor":
         return doctor(options.target, options.allow_weak_sandbox, options.json)
+    if options.command == "capture":
+        return capture(options)
     try:
         return asyncio.run(work(options))
     except TaskFault as error:
@@ -151,6 +167,13 @@ def _parser() -> argparse.ArgumentParser:
     describing = commands.add_parser("device", help="print the facts of the device as JSON")
     describing.set_defaults(allow_weak_sandbox=False)
     trying = commands.add_parser("doctor", help="try everything that evaluating needs on this machine")
+    capturing = commands.add_parser("capture", help="make the task of a live module")
+    capturing.add_argument("name", metavar="PACKAGE.MODULE:FACTORY")
+    capturing.add_argument("--inputs", action="append", default=[], metavar="INPUT")
+    capturing.add_argument("--block", metavar="NAME", help="a block inside the model")
+    capturing.add_argument("--rank", action="store_true", help="find the blocks that are worth it")
+    capturing.add_argument("--best", type=int, default=3, help="blocks to write as tasks, of those ranked")
+    capturing.add_argument("--file", action="store_true", help="the name is a task file")
     serving = commands.add_parser("serve", help="serve the requests in a folder")
     serving.add_argument("folder", type=Path)
     for command in (judging, timing, trying):

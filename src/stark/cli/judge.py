@@ -65,7 +65,8 @@ def judge(
     sets: Assignments = None,
 ) -> None:
     """Check and time one kernel. Exit code 0: it is correct, 3: it is not."""
-    from stark.core.task import load_candidate, load_task
+    from stark.capture.files import load_task
+    from stark.core.task import load_candidate
     from stark.run.judge import judge as judge_candidate
     from stark.run.settings_loader import load_settings
 
@@ -79,7 +80,9 @@ def judge(
         _judge_as_winner(load_task(task), load_candidate(candidate), settings, bundle, export)
         return
     given = read_variants(variants) if variants else []
-    reference, report = asyncio.run(judge_candidate(load_task(task), load_candidate(candidate), settings, given))
+    reference, report = asyncio.run(
+        judge_candidate(load_task(task), load_candidate(candidate), settings, variants=given)
+    )
     show_verdict(report, reference, as_json)
     if report.timing is None:
         raise typer.Exit(ExitCode.NOT_IMPROVED)
@@ -130,7 +133,7 @@ def baseline(
     fresh: Annotated[bool, typer.Option(help="Ignore baselines that were measured before.")] = False,
 ) -> None:
     """Time a task under PyTorch eager, torch.compile, and torch.compile max-autotune."""
-    from stark.core.task import load_task
+    from stark.capture.files import load_task
     from stark.run.judge import measure_baselines
     from stark.run.settings_loader import load_settings
 
@@ -153,7 +156,7 @@ def bound(
     fresh: Annotated[bool, typer.Option(help="Ignore a measurement that was made before.")] = False,
 ) -> None:
     """Show the speed of light of a task: the least time that this device needs for it, and why."""
-    from stark.core.task import load_task
+    from stark.capture.files import load_task
     from stark.run.judge import measure_bound
     from stark.run.settings_loader import load_settings
 

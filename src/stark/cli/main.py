@@ -23,9 +23,16 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     epilog=format_exit_codes(),
 )
-for module in (optimize, judge, tools, show, watch, bench, report, verify, doctor):
-    for command in module.COMMANDS:
-        app.command()(command)
+PANELS = {
+    "Search": optimize.COMMANDS,
+    "Measure": (*judge.COMMANDS, *verify.COMMANDS),
+    "Read results": (*show.COMMANDS, *watch.COMMANDS, *report.COMMANDS),
+    "Benchmarks": bench.COMMANDS,
+    "Tools": (*tools.COMMANDS, *doctor.COMMANDS),
+}
+for panel, commands in PANELS.items():
+    for command in commands:
+        app.command(rich_help_panel=panel)(command)
 
 
 def _show_version(wanted: bool) -> None:
@@ -52,7 +59,10 @@ def main() -> None:
     try:
         app()
     except StarkError as error:
-        screen.show_error(error)
+        if "--json" in sys.argv:  # a program reads every ending
+            screen.show_json({"error": error.message, "next_step": error.next_step, "exit_code": error.exit_code})
+        else:
+            screen.show_error(error)
         sys.exit(error.exit_code)
     except KeyboardInterrupt:  # before a run began, or after it ended
         sys.exit(ExitCode.INTERRUPTED)

@@ -45,7 +45,7 @@ from stark.cli.options import (
 from stark.cli.stored_run import read_final, read_run, read_usage
 from stark.cli.terminal.progress import Progress
 from stark.cli.terminal.run import is_faster_than, show_estimate, show_first_steps, show_result, show_start
-from stark.cli.terminal.screen import console, show_line, show_title
+from stark.cli.terminal.screen import console, format_limits, show_line, show_title
 from stark.core.errors import StarkError, UsageError
 from stark.core.records import EndReason
 from stark.models.open import PLAYBOOK
@@ -242,9 +242,8 @@ def _describe_run(settings: Any, folder: Path) -> list[tuple[str, str]]:
     from stark.run.methods import find_method
 
     names = {describe_model(getattr(settings.roles, role).model) for role in find_method(settings.method).roles}
-    budget = ", ".join(
-        [f"{settings.budget.attempts} attempts", f"${settings.budget.usd:.2f}", *_describe_stops(settings)]
-    )
+    limits = [f"{settings.budget.attempts} attempts", _spending_limit(settings), *_describe_stops(settings)]
+    budget = ", ".join(filter(None, limits))
     return [
         ("method", f"{settings.method} ({settings.search.policy})"),
         ("model", ", ".join(sorted(names))),
@@ -261,6 +260,17 @@ def _describe_stops(settings: Any) -> list[str]:
         *([f"{share:.0%} of the bound"] if share else []),
         *([f"{attempts} attempts without a gain"] if attempts else []),
     ]
+
+
+def _spending_limit(settings: Any) -> str:
+    """Return the limit that counts: money, or tokens if a price is not known; none for models that cost nothing."""
+    from stark.core.chat import Usage
+    from stark.run.assembly import models_to_estimate
+
+    prices = [model.cost_usd(Usage(1000, 1000)) for model in models_to_estimate(settings).values()]
+    if None in prices:
+        return format_limits(None, settings.budget.tokens)
+    return format_limits(settings.budget.usd, settings.budget.tokens) if any(prices) else ""
 
 
 def _show_estimate(job: Any) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Annotated
 
@@ -19,17 +20,22 @@ def show(
     folder: RunFolder,
     node: Annotated[int | None, typer.Argument(help="Show only this node, in full.")] = None,
     run: RunName = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the run, or the node, as JSON.")] = False,
 ) -> None:
     """Show the tree of a run, or one node with its prompts, scaffold, change and log."""
+    from stark.report import exports
+
     record, nodes = read_run(folder, run)
+    if node is not None and all(each.id != node for each in nodes):
+        known = ", ".join(str(each.id) for each in sorted(nodes, key=lambda each: each.id))
+        raise UsageError(f"The run in {folder} has no node {node}.", f"Its nodes are {known}.")
+    if as_json:
+        screen.show_json(exports.describe_run(record, nodes, read_final(folder, run), node))
+        return
     if node is None:
         tree.show_tree(record, nodes, read_models(folder, run), read_final(folder, run))
         return
     by_id = {each.id: each for each in nodes}
-    if node not in by_id:
-        raise UsageError(
-            f"The run in {folder} has no node {node}.", f"Its nodes are {', '.join(map(str, sorted(by_id)))}."
-        )
     parent_id = by_id[node].parent_id
     limit = stored_speed_of_light(nodes)
     tree.show_node(by_id[node], None if parent_id is None else by_id[parent_id], read_calls(folder, run, node), limit)
@@ -46,6 +52,7 @@ def export(
     bundle: Annotated[
         Path | None, typer.Option("--bundle", metavar="FILE", help="Write the evidence for the best kernel here.")
     ] = None,
+    force: Annotated[bool, typer.Option("--force", help="Let --best replace a file.")] = False,
 ) -> None:
     """Write the best kernel of a run, the evidence for it, or its calls as training data."""
     from stark.report import exports
@@ -54,6 +61,8 @@ def export(
         raise UsageError("There is nothing to export.", "Give --best FILE, --bundle FILE or --training-data FILE.")
     record, nodes = read_run(folder, run)
     if best is not None:
+        if os.path.isfile(best) and not force:
+            raise UsageError(f"{best} is there already.", "Name another file, or replace it with --force.")
         exports.write_best(best, record, nodes, read_final(folder, run))
         screen.show_line(f"The best kernel is in {best}.")
     if training_data is not None:

@@ -1,4 +1,4 @@
-"""The commands ``stark pack-worker``, ``stark config``, ``stark graph`` and ``stark mcp``."""
+"""The commands ``stark capture``, ``stark pack-worker``, ``stark config``, ``stark graph`` and ``stark mcp``."""
 
 from __future__ import annotations
 
@@ -24,8 +24,51 @@ from stark.cli.options import (
     drop_unset,
     evaluation_options,
 )
-from stark.cli.terminal import screen
+from stark.cli.terminal import blocks, screen
+from stark.cli.terminal.command import format_command
 from stark.core.errors import UsageError
+from stark_worker.protocol.request import Precision
+
+
+def capture(
+    name: Annotated[str, typer.Argument(metavar="PACKAGE.MODULE:FACTORY", help="Makes the module, or is one.")],
+    inputs: Annotated[
+        list[str],
+        typer.Option(
+            "--inputs", metavar="INPUT", help="2x128x768, ids=int64:2x128, or package.module:function; may be repeated."
+        ),
+    ],
+    block: Annotated[str | None, typer.Option("--block", metavar="NAME", help="Capture this block of it.")] = None,
+    rank: Annotated[bool, typer.Option("--rank", help="List the blocks by what a faster one would bring.")] = False,
+    best: Annotated[int, typer.Option("--best", help="With --rank: write the tasks of this many blocks.")] = 3,
+    output: Annotated[
+        Path | None,
+        typer.Option("--output", metavar="PATH", help="The task file, or with --rank the folder, to write."),
+    ] = None,
+) -> None:
+    """Make the task of a module in a package, or find the blocks of a model that are worth it."""
+    from stark.capture.files import capture_by_name, rank_by_name
+
+    if rank:
+        ranking = rank_by_name(name, inputs, best)
+        blocks.show_ranking(ranking)
+        for task in ranking["tasks"]:
+            _write_task((output or Path()) / task["file"], task["source"], task["precision"])
+        return
+    captured = capture_by_name(name, inputs, block)
+    _write_task(output or Path(f"{captured.task.name}.py"), captured.task.source, captured.precision)
+
+
+def _write_task(path: Path, source: str, precision: str) -> None:
+    """Write a task that was captured, and say how it is optimised."""
+    from stark.report import exports
+
+    if path.exists() and path.read_text(encoding="utf-8", errors="replace") != source:
+        raise UsageError(f"{path} is there already.", "Name another file with --output, or delete it.")
+    exports.make_folder(path.parent)
+    exports.write_text(path, source)
+    more = [] if precision == Precision.FP32 else ["--precision", precision]
+    screen.show_line(f"{path} is the task. To make it faster, type: {format_command('optimize', path, *more)}")
 
 
 def pack_worker(file: Annotated[Path, typer.Argument(metavar="FILE.pyz", help="The file to write.")]) -> None:
@@ -104,4 +147,4 @@ def mcp(
         serve_stdio(rules, folder)
 
 
-COMMANDS = (pack_worker, config, graph, mcp)
+COMMANDS = (capture, pack_worker, config, graph, mcp)

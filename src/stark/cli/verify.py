@@ -26,8 +26,9 @@ def verify(
 
     Exit code 0: the claim holds here, 3: it does not, 4: undecided.
     """
+    from stark.capture.files import load_task
     from stark.cli.terminal import verify
-    from stark.core.task import Task, load_task
+    from stark.core.task import Task
     from stark.evaluation.bundle import manifest_digest, read_bundle, unpack
     from stark.evaluation.verification import Verdict, Verification
     from stark.run.judge import judge_as_winner

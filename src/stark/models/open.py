@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import socket
 import typing
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from importlib.metadata import entry_points
 from pathlib import Path
+from urllib.parse import urlsplit
+from urllib.request import getproxies
 
 from stark.core.chat import Reply
-from stark.core.errors import KeyMissing, UsageError
+from stark.core.errors import KeyMissing, ModelUnavailable, UsageError
 from stark.core.interfaces import ChatModel
 from stark.core.plugins import find_class
 from stark.core.settings import RoleSettings
@@ -16,6 +19,7 @@ from stark.core.tree import Role
 from stark.models.recorded import RecordedModel, ReplayModel, load_script
 
 ENTRY_POINT = "chat_model"
+CONNECT_S = 3.0
 
 PLAYBOOK = "playbook"
 _NO_LLM = {
@@ -66,6 +70,21 @@ def open_for_estimate(role: Role, settings: RoleSettings, load_replies: StoredRe
         return open_model(role, settings, load_replies=load_replies) if settings.model else PriceOnlyModel(settings)
     except KeyMissing:
         return PriceOnlyModel(settings)
+
+
+def check_addresses(settings: Iterable[RoleSettings]) -> None:
+    """Refuse an address where nobody listens, which a provider's library finds out after minutes of retries."""
+    for address in sorted({each.base_url for each in settings if each.base_url}):
+        parts = urlsplit(address)
+        port = parts.port or (443 if parts.scheme == "https" else 80)
+        if not parts.hostname or getproxies().get(parts.scheme):
+            continue
+        try:
+            socket.create_connection((parts.hostname, port), CONNECT_S).close()
+        except OSError as error:
+            raise ModelUnavailable(
+                f"Nobody answers at {address}: {error.strerror or error}.", "Start that server, or check --base-url."
+            ) from error
 
 
 def is_provider(settings: RoleSettings) -> bool:

@@ -102,6 +102,24 @@ def _times(report: EvalReport) -> str:
     return f"{report.timing.median_ms:.4f} ms per call{reference}"
 
 
+def describe_run(
+    record: RunRecord, nodes: Sequence[Node], final: Final | None, only: int | None = None
+) -> dict[str, Any]:
+    """Return a run for programs: its settings and nodes, or one node with its source."""
+    best = find_winner(Tree(nodes), final)
+    listed = [_describe_node(node, with_source=only is not None) for node in nodes if only in (None, node.id)]
+    if only is not None:
+        return listed[0]
+    about = {"run": record.id, "task": record.task.name, "created_at": record.created_at, "settings": record.settings}
+    return {**about, "best": best.id if best else None, "nodes": listed}
+
+
+def _describe_node(node: Node, with_source: bool) -> dict[str, Any]:
+    found: dict[str, Any] = {"id": node.id, "parent": node.parent_id, "role": node.role, "outcome": node.report.outcome}
+    found |= {"median_ms": node.runtime_ms, "advice": node.plan.advice if node.plan else None}
+    return {**found, "source": node.source, "log": node.report.log} if with_source else found
+
+
 def write_training_data(path: Path, nodes: Sequence[Node], calls: Sequence[Call], role: Role) -> int:
     """Write one line per call: the conversation in chat format, and the outcome of its attempt."""
     lines = [json.dumps(line, ensure_ascii=False) for line in _training_lines(nodes, calls, role)]

@@ -11,19 +11,35 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from stark.core.errors import SettingsError
+from stark.capture.files import load_task
+from stark.capture.live import Live, capture, load_module
+from stark.core.errors import SettingsError, UsageError
 from stark.core.interfaces import Evaluator, Listener
 from stark.core.records import Ending, EndReason
 from stark.core.settings import Roles, Settings
-from stark.core.task import load_candidate, load_task
+from stark.core.task import Task, load_candidate
 from stark.core.tree import Role, attempts_of
 from stark.evaluation.open import borrow_or_open, open_evaluator
+from stark.models.open import check_addresses
 from stark.progress.board import Board, NodeLine, RunPlan
-from stark.run.assembly import Job, assemble, check_attempts, check_device, check_prices, new_run_record, open_models
+from stark.run.assembly import (
+    Job,
+    assemble,
+    check_attempts,
+    check_device,
+    check_playbook,
+    check_prices,
+    new_run_record,
+    open_models,
+)
 from stark.run.events import recording
 from stark.run.interrupts import Stoppable, interruptible, run_sync
+from stark.run.judge import Baselines, Judged, MeasuredBound, measure_baselines, measure_bound
+from stark.run.judge import judge as judge_candidate
 from stark.run.loop import AS_UNINTERRUPTED, DEFAULT_RULES, Run
-from stark.run.methods import TEAM_ROLES, templates_of, with_stops
+from stark.run.methods import TEAM_ROLES, find_method, templates_of, with_stops
+from stark.run.python.progress import open_view
+from stark.run.python.words import read_words
 from stark.run.result import Result
 from stark.run.settings_loader import (
     PLACES,
@@ -40,44 +56,101 @@ from stark.store.open import open_store
 MAY_CHANGE_ON_RESUME = ("budget", "jobs", "limits", "roles")
 
 
-def optimize(
-    task: str | Path,
+def optimize(task: str | Path | Any, inputs: Any = None, **options: Any) -> Result:
+    """Make a task file or a live module faster, and return the result. Works in a script and in a notebook.
+
+    ``inputs`` are example inputs of a module: a tuple is positional, a dict named. Further keywords are as in
+    ``aoptimize``.
+    """
+    return run_sync(aoptimize(task, inputs, **options))
+
+
+async def aoptimize(
+    task: str | Path | Any,
+    inputs: Any = None,
     *,
     settings_file: str | Path | None = None,
     run: str | Path | None = None,
     start_from: str | Path | None = None,
     hint: str = "",
     sets: Sequence[str] = (),
-    listener: Listener = lambda event: None,
+    progress: bool = True,
+    listener: Listener | None = None,
     **options: Any,
 ) -> Result:
-    """Make a task faster and return the result. Works in a script and in a notebook.
+    """Do what ``optimize`` does, in a running event loop.
 
-    ``options`` are settings by group: ``optimize("task.py", method="stark", roles={"model": "openai:gpt-5"},
-    budget={"attempts": 10})``; ``sets`` are assignments as on the command line, ``["search.epsilon=0.4"]``.
+    ``options`` are the words of the command line, ``target="cuda", attempts=10, model="openai:gpt-5"``, or settings by
+    group, ``budget={"attempts": 10}``; ``sets`` are assignments, ``["search.epsilon=0.4"]``. A ``listener`` receives
+    every event in place of the view that ``progress`` shows.
     """
-    settings = load_settings(Path(settings_file) if settings_file else None, sets, options)
-    job = prepare(
-        Path(task), with_stops(settings), Path(run) if run else None, Path(start_from) if start_from else None, hint
-    )
-    return run_sync(start(job, listener))
+    settings, live = _read_arguments(task, inputs, hint, settings_file, sets, options)
+    folder, given = Path(run) if run else None, Path(start_from) if start_from else None
+    job = prepare(live.task if live else Path(task), with_stops(settings), folder, given, hint)
+    return replace(await start(job, listener or open_view(progress)), live=live)
+
+
+def _read_arguments(
+    task: Any, inputs: Any, hint: str, file: str | Path | None, sets: Sequence[str], options: Mapping[str, Any]
+) -> tuple[Settings, Live | None]:
+    """Return the settings, and the live module if there is one; its weights decide on the precision."""
+    live = None if isinstance(task, str | Path) else capture(task, inputs, hint)
+    if live is None and inputs is not None:
+        raise UsageError("A task file makes its inputs itself.", "Leave them out, or give a module.")
+    layers = [{"evaluation": {"precision": live.precision}}] if live else []
+    options = merge_layers([*layers, *read_words(options)])
+    return load_settings(Path(file) if file else None, sets, options), live
 
 
 def resume(
-    run: str | Path, *, sets: Sequence[str] = (), listener: Listener = lambda event: None, **options: Any
+    run: str | Path,
+    *,
+    sets: Sequence[str] = (),
+    progress: bool = True,
+    listener: Listener | None = None,
+    **options: Any,
 ) -> Result:
     """Resume a run that was stopped or killed, or extend it with a larger budget."""
-    return run_sync(resume_run(Path(run), change_on_resume(sets, options), listener))
+    changed = change_on_resume(sets, merge_layers(read_words(options)))
+    return run_sync(resume_run(Path(run), changed, listener or open_view(progress)))
+
+
+def judge(task: str | Path | Any, candidate: str | Path, inputs: Any = None, **options: Any) -> Judged:
+    """Check and time one kernel, given as a file or as source, against a task file or a live module."""
+    settings, live = _read_arguments(task, inputs, "", None, (), options)
+    is_source = isinstance(candidate, str) and "\n" in candidate
+    source = str(candidate) if is_source else load_candidate(Path(candidate))
+    found = run_sync(judge_candidate(live.task if live else load_task(Path(task)), source, settings.evaluation))
+    return Judged(*found)
+
+
+def baseline(task: str | Path | Any, inputs: Any = None, **options: Any) -> Baselines:
+    """Time a task file or a live module under eager PyTorch and torch.compile."""
+    settings, live = _read_arguments(task, inputs, "", None, (), options)
+    loaded = live.task if live else load_task(Path(task))
+    return Baselines(run_sync(measure_baselines(loaded, settings.evaluation)))
+
+
+def bound(task: str | Path | Any, inputs: Any = None, **options: Any) -> MeasuredBound:
+    """Return the time that no kernel for a task file or a live module can beat, and the share of it that is reached."""
+    settings, live = _read_arguments(task, inputs, "", None, (), options)
+    return run_sync(measure_bound(live.task if live else load_task(Path(task)), settings.evaluation))
+
+
+def load(path: str | Path) -> Any:
+    """Read a module that ``result.save(path)`` wrote. Its code runs, so the file has to be trusted."""
+    return load_module(Path(path))
 
 
 def prepare(
-    task_path: Path, settings: Settings, folder: Path | None = None, given: Path | None = None, hint: str = ""
+    task: Path | Task, settings: Settings, folder: Path | None = None, given: Path | None = None, hint: str = ""
 ) -> Job:
     """Read and check all input of a run before anything is started or written."""
-    task = load_task(task_path, hint)
+    task = load_task(task, hint) if isinstance(task, Path) else task
     stamp = datetime.now(UTC).strftime("%Y%m%d-%H%M%S")
     templates = templates_of(settings)
     check_prices(settings, open_models(settings))
+    check_playbook(task, settings)
     return Job(
         task,
         settings,
@@ -95,6 +168,8 @@ async def start(
     evaluator: Evaluator | None = None,
 ) -> Result:
     """Start a new run in its own folder. The board shows its progress. A given evaluator stays open."""
+    roles = [getattr(job.settings.roles, role) for role in find_method(job.settings.method).roles]
+    await asyncio.to_thread(check_addresses, roles)
     with interruptible(signals) as running:
         async with borrow_or_open(evaluator, job.settings.evaluation, load_reports) as judging:
             with new_store(job.folder) as store:

@@ -17,12 +17,14 @@ from stark.core.settings import PromptSettings, RoleSettings, Settings
 from stark.core.task import Task
 from stark.core.tree import Role
 from stark.models.limited import ProviderQueues
-from stark.models.open import is_provider, open_for_estimate, open_model
+from stark.models.open import PLAYBOOK, is_provider, open_for_estimate, open_model
 from stark.run.loop import DEFAULT_RULES, Run, RunRules
 from stark.run.methods import BuiltMethod, build_policy, build_workflow, find_method, salt_of, templates_of
 from stark.store.lookup import load_replies, settings_of
 from stark_worker.protocol.report import DeviceFacts
+from stark_worker.protocol.request import Precision
 
+DTYPES = {Precision.FP32: "float32", Precision.BF16: "bfloat16", Precision.FP16: "float16"}
 OpenModels = dict[RoleSettings, ChatModel]
 
 
@@ -115,6 +117,15 @@ def check_prices(settings: Settings, models: Mapping[Role, ChatModel]) -> None:
                 f"The price of {model.name} ({role}) is not known, so a limit on money cannot hold.",
                 "Limit its tokens instead, for example with --tokens 2000000.",
             )
+
+
+def check_playbook(task: Task, settings: Settings) -> None:
+    """Refuse a task that the playbook does not know, where it answers for a role."""
+    names = {getattr(settings.roles, role).model for role in find_method(settings.method).roles}
+    if any(name.partition(":")[0] == PLAYBOOK for name in names):
+        from stark.models.playbook.model import check_task
+
+        check_task(task.source, settings.evaluation.target, DTYPES[settings.evaluation.precision])
 
 
 def check_attempts(run_id: str, settings: Settings, begun: int) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextvars
 import itertools
 import signal
 from collections.abc import Coroutine, Iterator
@@ -67,7 +68,7 @@ def run_sync(work: Coroutine[Any, Any, Value]) -> Value:
         return await task
 
     with ThreadPoolExecutor(max_workers=1, thread_name_prefix="stark") as thread:
-        outcome = thread.submit(asyncio.run, start())
+        outcome = thread.submit(contextvars.copy_context().run, asyncio.run, start())  # a cell's output stays its own
         try:
             return outcome.result()
         except KeyboardInterrupt:  # a notebook's stop button: without this, leaving the block waits for the whole run

@@ -21,9 +21,42 @@ from stark.evaluation.open import borrow_or_open
 from stark.evaluation.requests import check_reference, make_request
 from stark.run.final_round import with_drop_in
 from stark.store.lookup import load_reports
+from stark_worker.protocol import report_text
 from stark_worker.protocol.baselines import BASELINES, COMPILE_S, EAGER, baseline_source
 from stark_worker.protocol.report import DeviceFacts, EvalReport
 from stark_worker.protocol.request import Entry
+
+
+@dataclass(frozen=True, repr=False)
+class Judged:
+    """The verdict on a kernel: its report, and the report on the original."""
+
+    reference: EvalReport
+    report: EvalReport
+
+    @property
+    def correct(self) -> bool:
+        return self.report.timing is not None
+
+    @property
+    def speedup(self) -> float | None:
+        """The kernel's speed relative to the original's."""
+        timings = self.reference.timing, self.report.timing
+        return timings[0].median_ms / timings[1].median_ms if timings[0] and timings[1] else None
+
+    def __repr__(self) -> str:
+        reference = report_text.format_verdict(self.reference)
+        time_ms = self.reference.timing.median_ms if self.reference.timing else None
+        verdict = report_text.format_verdict(self.report, time_ms)
+        return f"<stark.Judged: {'correct, ' if self.correct else ''}{verdict}; original {reference}>"
+
+
+class Baselines(dict[str, EvalReport]):
+    """The reports on eager PyTorch and torch.compile, by name."""
+
+    def __repr__(self) -> str:
+        parts = (f"{name} {report_text.format_verdict(report)}" for name, report in self.items())
+        return f"<stark.Baselines: {'; '.join(parts)}>"
 
 
 async def judge(
@@ -93,7 +126,7 @@ async def measure_baselines(
     return found
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class MeasuredBound:
     """A task's bound, and the report on its own model, whose time reaches ``share`` of it."""
 
@@ -104,6 +137,11 @@ class MeasuredBound:
     def share(self) -> float | None:
         timing = self.reference.timing
         return self.limit.share(timing.median_ms) if timing else None
+
+    def __repr__(self) -> str:
+        share = "" if self.share is None else f"; the original reaches {self.share:.0%} of it"
+        bound = self.reference.bound
+        return f"<stark.MeasuredBound: {'' if bound is None else report_text.format_bound(bound)}{share}>"
 
 
 async def measure_bound(

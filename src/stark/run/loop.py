@@ -30,6 +30,8 @@ from stark.search.stops import explain_no_bound, find_stop
 from stark_worker.protocol.errors import Outcome
 from stark_worker.protocol.report import EvalReport
 
+EVALUATIONS_OF_A_FINAL = 6  # both scores and the drop-in, each in turns with the reference
+
 
 @dataclass(frozen=True)
 class RunRules:
@@ -142,9 +144,19 @@ class Run:
     def stop(self) -> None:
         """Begin no further attempt; those in flight land."""
         if not self._stopped:
-            self._events.note("Stopping: attempts in flight are finished first. Ctrl-C once more stops at once.")
+            self._events.note(
+                f"Stopping: attempts in flight are finished first{self._finals_to_come()}. "
+                "Ctrl-C once more stops at once."
+            )
         self._stopped = True
         self._end = self._end or EndReason.STOPPED
+
+    def _finals_to_come(self) -> str:
+        """Say how long the final round will take, if there is one."""
+        if not self.tree or not self.settings.evaluation.final or self.tree.best is None:
+            return ""
+        seconds = EVALUATIONS_OF_A_FINAL * self.tree.root.report.duration_s
+        return f", then the best is confirmed, which takes about {max(seconds, 1.0):.0f} s"
 
     @property
     def has_begun(self) -> bool:

@@ -144,14 +144,16 @@ def test_the_losses_it_knows_are_the_ones_on_its_page():
 
 UNKNOWN = {
     "F.cross_entropy(x, x)": "cross_entropy",
-    "nn.MSELoss()(x, x)": "MSELoss",
+    "nn.CTCLoss()(x, x)": "CTCLoss",
+    "F.dropout(x)": "dropout in training mode",
+    "nn.BatchNorm1d(8)(x)": "batch norm in training mode",
     "F.mse_loss(x, x, reduction='batchmean')": "the reduction 'batchmean'",
     "torch.cumsum(x, dim=-1)": "torch.cumsum",
     "x.sum(dim=0)": "not the last ones",
-    "x[:, 1:]": "a part",
+    "x[x > 0]": "the condition",
     "torch.fft.rfft(x).abs()": "torch.fft.rfft",
     "x ** 1.7": "a power",
-    "x.argmax(dim=-1) * 2": "places",
+    "x.argmax(dim=-1) * 2": "integers",
     "x.reshape(5, 5)": "reshaped",
     "x * (1 / 0)": "ZeroDivisionError",
     "x.view(x.shape[7], -1)": "IndexError",
@@ -382,7 +384,7 @@ def test_a_plan_that_only_takes_back_marks_what_that_changes():
     better = [node(10, leader[:-1], EvalReport(Outcome.OK, Timing((0.5,))))]
     advice, scaffold = plan_for(node(1, leader, OK), *tried, *better)
     assert not parse_named_moves(advice)
-    assert advice.startswith("Take back ")
+    assert advice.startswith("Moves: -")
     marked = [part.partition(END)[0] for part in scaffold.split(BEGIN)[1:]]
     assert marked
     assert not any("raise ValueError" in part for part in marked), "forward() stays as it is"
@@ -447,7 +449,7 @@ def test_where_fuse_alone_failed_but_more_is_right_a_debugger_takes_that():
 def test_when_every_move_is_there_one_is_taken_back():
     everything = tuple(move.name for move in find_applicable(read_task(SOFTMAX), "cpu"))
     advice, scaffold = plan_for(node(1, everything, OK))
-    assert advice.startswith("Take back ")
+    assert advice.startswith("Moves: -")
     selected = node(1, everything, OK)
     window = Window(selected, root(), (root(), selected))
     made = parse_moves(read_kernel(ask(prompts().code(window, Plan(advice, scaffold)), CODE_FORM)).source or "")

@@ -156,7 +156,9 @@ def show_verdict(report: EvalReport, reference: EvalReport, as_json: bool) -> No
         return
     node = Node(1, ROOT_ID, Attempt(Role.GIVEN, None, report))
     root_ms = reference.timing.median_ms if reference.timing else None
-    console.print(format_verdict(node, root_ms))
+    console.print(Text("correct, " if report.timing else ""), format_verdict(node, root_ms), sep="")
+    if root_ms is not None:
+        console.print(format_fact("reference", format_ms(root_ms)))
     show_warnings(warnings)
     for name, text in report_text.median_facts(report):
         console.print(format_fact(name, text))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Sequence
 from pathlib import Path
@@ -109,6 +110,10 @@ def show_line(text: str) -> None:
 def show_title(text: str) -> None:
     """Show the first line of a command, before anything is loaded."""
     console.print(Text(strip_control_chars(text), "bold"))
+
+
+def show_json(content: object) -> None:
+    console.out(json.dumps(content, ensure_ascii=False), highlight=False)
 
 
 def format_verdict(node: Node, root_ms: float | None) -> Text:

@@ -8,18 +8,19 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from stark.core.chat import Finish, Message, Reply, ReplyForm, Usage
-from stark.core.errors import ModelRefused
+from stark.core.errors import ModelRefused, UsageError
 from stark.models.playbook.anchors import find_changed, mark_regions
 from stark.models.playbook.codegen.candidate import Language, write_candidate
-from stark.models.playbook.codegen.cpp import CPP
+from stark.models.playbook.codegen.cpp import CPP, CPP_BF16
 from stark.models.playbook.codegen.triton import TRITON
 from stark.models.playbook.moves import MOVES, Move, Moves, find_applicable, format_moves
-from stark.models.playbook.planner import choose_plan, choose_repair, choose_stack, follow_advice
+from stark.models.playbook.planner import FUSE_ONLY, choose_plan, choose_repair, choose_stack, follow_advice
 from stark.models.playbook.prompt import Prompt, parse_prompt
 from stark.models.playbook.trace.program import Program, read_task
 from stark.models.playbook.trace.values import Unsupported
 
 LANGUAGES: dict[str, Language] = {"cpu": CPP, "triton": TRITON}
+CPU_LANGUAGES = {"float32": CPP, "bfloat16": CPP_BF16}
 _REAL_MODEL = "Name a real model, for example --model anthropic:claude-sonnet-4-6, or --model NAME --base-url ADDRESS."
 
 
@@ -57,7 +58,7 @@ class PlaybookModel:
 
 def _write_answer(prompt: Prompt, form: ReplyForm, rng: random.Random) -> str:
     try:
-        language = _find_language(prompt)
+        language = _find_language(prompt.target, prompt.precision)
         program = read_task(prompt.task)
         known = find_applicable(program, prompt.target)
         if form.name == "plan":
@@ -71,12 +72,23 @@ def _write_answer(prompt: Prompt, form: ReplyForm, rng: random.Random) -> str:
         raise ModelRefused(f"The playbook cannot read this task's source: {error}.", _REAL_MODEL) from error
 
 
-def _find_language(prompt: Prompt) -> Language:
-    if prompt.target not in LANGUAGES:
-        raise Unsupported(f"how to write kernels in {prompt.target or 'this language'} (it writes for cpu and triton)")
-    if prompt.target == "cpu" and prompt.precision != "float32":
-        raise Unsupported(f"{prompt.precision} on the CPU")
-    return LANGUAGES[prompt.target]
+def check_task(source: str, target: str, precision: str) -> None:
+    """Refuse a task for which the playbook has no moves, before a run begins."""
+    try:
+        language, program = _find_language(target, precision), read_task(source)
+        write_candidate(program, FUSE_ONLY, language)
+    except Unsupported as unknown:
+        raise UsageError(f"The playbook has no moves for this task: it does not know {unknown}.", _REAL_MODEL) from None
+    except SyntaxError as error:
+        raise UsageError(f"The playbook cannot read this task's source: {error}.", _REAL_MODEL) from error
+
+
+def _find_language(target: str, precision: str) -> Language:
+    if target not in LANGUAGES:
+        raise Unsupported(f"how to write kernels in {target or 'this language'} (it writes for cpu and triton)")
+    if target == "cpu" and precision not in CPU_LANGUAGES:
+        raise Unsupported(f"{precision} on the CPU")
+    return CPU_LANGUAGES[precision] if target == "cpu" else LANGUAGES[target]
 
 
 def _write_plan(

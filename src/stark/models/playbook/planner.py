@@ -127,7 +127,9 @@ def _format_advice(current: Moves, target: Moves) -> str:
         for name in MOVES
         if name in current - target
     ]
-    return "\n".join([*back, *(format_apply(name) for name in MOVES if name in target - current)])
+    forward = [name for name in MOVES if name in target - current]
+    changes = [*(f"+{name}" for name in forward), *(f"-{name}" for name in MOVES if name in current - target)]
+    return "\n".join([f"Moves: {' '.join(changes)}", *back, *map(format_apply, forward)])
 
 
 def _find_failed(shown: Iterable[EarlierAttempt]) -> Moves:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping
 
 from stark.models.playbook.codegen.candidate import Language
@@ -47,8 +48,24 @@ library = ctypes.CDLL(
 '''
 
 
-def definitions(kernels: list[Kernel], moves: Moves, reused: Mapping[Value, Value], preamble: str) -> str:
-    """Everything before the class: the C++ and its loader."""
+_BF16 = """
+struct number {  // bfloat16: the upper half of a float, rounded to the nearest even one
+    uint16_t bits;
+    operator float() const { uint32_t all = uint32_t(bits) << 16; float x; std::memcpy(&x, &all, 4); return x; }
+    number& operator=(float x) {
+        uint32_t all;
+        std::memcpy(&all, &x, 4);
+        bits = x != x ? 0x7fc0 : uint16_t((all + 0x7fff + ((all >> 16) & 1)) >> 16);
+        return *this;
+    }
+};
+"""
+
+
+def definitions(
+    kernels: list[Kernel], moves: Moves, reused: Mapping[Value, Value], preamble: str, number: str = "float"
+) -> str:
+    """Everything before the class: the C++ and its loader. ``number`` is the type in memory."""
     flags = [
         '"-O3"',
         '"-march=native"',
@@ -57,8 +74,8 @@ def definitions(kernels: list[Kernel], moves: Moves, reused: Mapping[Value, Valu
     ]
     if any(kernel.has("argmax") for kernel in kernels):
         flags.append('"-ffp-contract=off"')  # an index is exact only if every value is rounded as in PyTorch
-    functions = "\n".join(Function(kernel, moves, reused.get(kernel.sink)).text() for kernel in kernels)
-    code = inline_functions(kernels, moves) + functions
+    functions = "\n".join(Function(kernel, moves, reused.get(kernel.sink), number).text() for kernel in kernels)
+    code = (_BF16 if number == "number" else "") + inline_functions(kernels, moves) + functions
     types = "\n".join(
         f"library.{kernel.name}.argtypes = [ctypes.c_void_p] * {len(kernel.leaves) + 1} + [ctypes.c_int64] * 2"
         for kernel in kernels
@@ -74,3 +91,4 @@ def launch(kernel: Kernel, moves: Moves, leaves: list[str], result: str) -> list
 
 
 CPP = Language(definitions, launch)
+CPP_BF16 = Language(functools.partial(definitions, number="number"), launch)

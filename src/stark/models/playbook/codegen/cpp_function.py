@@ -11,15 +11,16 @@ from stark.models.playbook.trace.values import REDUCTIONS, Value
 class Function(Passes):
     """Writes one kernel with a set of moves. ``reused`` is the leaf whose memory the output overwrites."""
 
-    def __init__(self, kernel: Kernel, moves: Moves, reused: Value | None) -> None:
+    def __init__(self, kernel: Kernel, moves: Moves, reused: Value | None, number: str = "float") -> None:
         super().__init__(kernel, moves)
+        self._number = number
         self._online = kernel.online if "online" in moves else {}
         self._keep = self._choose_kept(reused)
 
     def text(self) -> str:
         kernel = self._kernel
-        pointers = [f"const float* {name}" for name in self._leaves.values()]
-        result = "int64_t" if kernel.sink.op == "argmax" else "float"
+        pointers = [f"const {self._number}* {name}" for name in self._leaves.values()]
+        result = "int64_t" if kernel.sink.op == "argmax" else self._number
         sizes = ["int64_t rows", "int64_t columns"]
         if "specialise" in self._moves:
             sizes = ["int64_t", "int64_t"]
@@ -80,11 +81,11 @@ class Function(Passes):
         for leaf, name in self._leaves.items():
             access = self._kernel.leaves[leaf]
             if access.column and access.row:
-                self._add_line(2, f"const float* {name}_row = {name} + {access.row} * columns;")
+                self._add_line(2, f"const {self._number}* {name}_row = {name} + {access.row} * columns;")
             elif not access.column:
                 self._add_line(2, f"const float {name}_value = {name}[{access.row or 0}];")
         if self._kernel.levels[self._kernel.sink] is Level.ELEMENT:
-            self._add_line(2, "float* to = out + row * columns;")
+            self._add_line(2, f"{self._number}* to = out + row * columns;")
 
     def _add_store(self) -> None:
         kernel, sink = self._kernel, self._kernel.sink

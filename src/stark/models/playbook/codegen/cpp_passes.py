@@ -30,7 +30,7 @@ class Passes:
     """Writes loops over the columns of a row."""
 
     def __init__(self, kernel: Kernel, moves: Moves) -> None:
-        self._kernel, self._moves = kernel, moves
+        self._kernel, self._moves, self._number = kernel, moves, "float"
         self._leaves = leaf_names(kernel)
         self._names = {value: f"v{number}" for number, value in enumerate(kernel.order)}
         self._held: Value | None = None  # the value that the output row holds for later passes
@@ -204,7 +204,8 @@ class Passes:
         name, access = self._leaves[operand], self._kernel.leaves[operand]
         if not access.column:
             return f"{name}_value"
-        return f"{name}_row[i]" if access.row else f"{name}[i]"
+        place = f"{name}_row[i]" if access.row else f"{name}[i]"
+        return place if self._number == "float" else f"float({place})"
 
     def _add_line(self, depth: int, line: str) -> None:
         self._lines.append("    " * depth + line)

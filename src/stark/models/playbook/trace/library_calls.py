@@ -9,6 +9,7 @@ from collections.abc import Callable
 from math import prod
 from typing import Any
 
+from stark.models.playbook.trace.inference import INFERENCE, TRAINING_LAYERS
 from stark.models.playbook.trace.operations import FUSABLE, Handler, alias, layer_norm, mean, rms_norm
 from stark.models.playbook.trace.values import Shape, Unsupported, Value
 
@@ -37,7 +38,18 @@ def matmul(x: Value, y: Value) -> Value:
     )
 
 
-def attention(q: Value, k: Value, v: Value, is_causal: bool = False, scale: float | None = None) -> Value:
+def attention(
+    q: Value,
+    k: Value,
+    v: Value,
+    attn_mask: None = None,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,
+    scale: float | None = None,
+    enable_gqa: bool = False,
+) -> Value:
+    if attn_mask is not None or dropout_p or enable_gqa:
+        raise Unsupported("attention with a mask, dropout or shared heads")
     call = f"{F}.scaled_dot_product_attention({{0}}, {{1}}, {{2}}, is_causal={is_causal}, scale={scale})"
     batched_args = (0, 1, 2) if len(q.shape) > 2 else ()
     return Value("library", (*q.shape[:-1], v.shape[-1]), (q, k, v), call, batched_args=batched_args)
@@ -60,7 +72,7 @@ def adaptive_average(x: Value, output_size: Any) -> Value:
 
 def convolution(x: Value, weight: Shape, stride: Any, padding: Any, dilation: Any, layer: str = "") -> Value:
     """A convolution of images."""
-    if len(x.shape) != 4 or not isinstance(padding, int | tuple):
+    if len(x.shape) != 4 or not isinstance(padding, int | tuple | list):
         raise Unsupported("a convolution that is not of pictures with a padding in numbers")
     shape = _window(x.shape, weight[0], weight[2:], stride, padding, dilation)
     return Value("library", shape, (x,), f"{layer}({{0}})", batched_args=(0,), layer=layer)
@@ -157,7 +169,8 @@ LIBRARY: dict[str, Handler] = {
     "squeeze": squeeze,
     "contiguous": lambda x: x,
     "float": lambda x: x,
-    "size": lambda x, dim=None: x.shape if dim is None else x.shape[dim],
+    "size": lambda x, dim=None: list(x.shape) if dim is None else x.shape[dim],
+    **INFERENCE,
     "dim": lambda x: len(x.shape),
     "numel": lambda x: x.size,
 }
@@ -228,11 +241,29 @@ _SHAPING = {
     "MaxPool2d": "max_pool2d", "AvgPool2d": "avg_pool2d", "AdaptiveAvgPool2d": "adaptive_avg_pool2d",
 }  # fmt: skip
 
+_LOSSES = {
+    "MSELoss": "mse_loss", "L1Loss": "l1_loss", "HuberLoss": "huber_loss", "SmoothL1Loss": "smooth_l1_loss",
+    "BCEWithLogitsLoss": "binary_cross_entropy_with_logits",
+}  # fmt: skip
+
+
+def _loss(name: str) -> Callable[..., Callable[..., Value]]:
+    """A loss as a module, called with two tensors."""
+
+    def made(**options: Any) -> Callable[..., Value]:
+        kept = {key: value for key, value in options.items() if value is not None}
+        return lambda x, target: FUSABLE[name](x, target, **kept)
+
+    return made
+
+
 LAYERS: dict[str, Callable[..., Layer]] = {
     "Linear": _linear,
     "Conv2d": _conv2d,
     "LayerNorm": _layer_norm,
     "RMSNorm": _rms_norm,
+    **TRAINING_LAYERS,
+    **{name: _loss(function) for name, function in _LOSSES.items()},
     "Identity": lambda *ignored, **also: lambda x, path: x,
     "Flatten": lambda start_dim=1, end_dim=-1: lambda x, path: flatten(x, start_dim, end_dim),
     **{name: _stateless(function, FUSABLE) for name, function in _ACTIVATIONS.items()},

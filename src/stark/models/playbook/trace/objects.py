@@ -5,13 +5,13 @@ from __future__ import annotations
 import ast
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from stark.models.playbook.trace.library_calls import Layer
-from stark.models.playbook.trace.values import Unsupported, Value
+from stark.models.playbook.trace.values import INTEGERS, Unsupported, Value
 
-CREATION = frozenset({"randn", "rand", "zeros", "ones", "empty", "full"})
+CREATION = frozenset({"randn", "rand", "zeros", "ones", "empty", "full", "randint", "arange", "tensor"})
 
 
 @dataclass(frozen=True)
@@ -27,6 +27,7 @@ class BoundLayer:
 
     layer: Layer
     path: str = ""
+    in_evaluation: Layer | None = None  # where that is another one
 
 
 @dataclass
@@ -39,10 +40,20 @@ class Module:
 
 
 def create_tensor(name: str, args: list[Any]) -> Value:
+    if name == "tensor":
+        return Value("created", _shape_of(args[0]), holds="" if "." in str(args[0]) else INTEGERS)
+    if name == "arange":
+        return Value("created", (len(range(*args)),), holds=INTEGERS)
+    if name == "randint":
+        return Value("created", tuple(args[-1]), holds=INTEGERS)
     sizes = args[0] if args and isinstance(args[0], list | tuple) else args[:1] if name == "full" else args
     if not all(isinstance(size, int) for size in sizes):
         raise Unsupported("a tensor whose shape is not made of numbers")
     return Value("created", tuple(sizes))
+
+
+def _shape_of(values: Any) -> tuple[int, ...]:
+    return (len(values), *_shape_of(values[0])) if isinstance(values, list) and values else ()
 
 
 _NUMBERS = frozenset({"math.pi", "math.e", "math.inf", "math.tau", "torch.pi", "torch.e", "torch.inf"})
@@ -65,9 +76,9 @@ def attach_path(value: Any, path: str) -> Any:
     """Give an attribute of a module its Python expression."""
     match value:
         case Value():
-            return Value("weight", value.shape, text=path)
+            return Value("weight", value.shape, text=path, holds=value.holds)
         case BoundLayer():
-            return BoundLayer(value.layer, path)
+            return replace(value, path=path)
         case Module():
             value.path = path
             value.attributes = {name: attach_path(each, f"{path}.{name}") for name, each in value.attributes.items()}

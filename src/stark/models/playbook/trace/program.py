@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from stark.models.playbook.trace.interpreter import Interpreter
 from stark.models.playbook.trace.values import Shape, Unsupported, Value
+
+CONTRACT = ("get_inputs", "get_init_inputs")
 
 
 @dataclass(frozen=True)
@@ -37,12 +39,14 @@ def _read(source: str, resized: Mapping[int, int]) -> Program:
     model = reader.construct(reader.find_class("Model"), "self", list(arguments), {})
     given = reader.call_function("get_inputs")
     if not all(isinstance(each, Value) for each in given):
-        raise Unsupported("an input that is not a tensor of floating-point numbers")
+        raise Unsupported("an input that is not a tensor of numbers")
     names = reader.parameters(model)
     if len(names) != len(given):
         raise Unsupported("a forward() that takes more or fewer arguments than get_inputs() gives")
     shapes = [_resize(each.shape, resized) for each in given]
-    inputs = tuple(Value("input", shape, text=name) for shape, name in zip(shapes, names, strict=True))
+    kinds = [each.holds for each in given]
+    inputs = tuple(Value("input", *each) for each in zip(shapes, [()] * len(shapes), names, strict=True))
+    inputs = tuple(replace(each, holds=kind) for each, kind in zip(inputs, kinds, strict=True))
     result = reader.forward(model, inputs)
     outputs = tuple(result) if isinstance(result, tuple | list) else (result,)
     if not outputs or not all(isinstance(each, Value) for each in outputs):
@@ -57,11 +61,12 @@ def _resize(shape: Shape, sizes: Mapping[int, int]) -> Shape:
 def _find_preamble(source: str, model: ast.ClassDef) -> tuple[str, str]:
     """The preamble as written in the source, and Model's __init__."""
     module = ast.parse(source)
+    module.body = [node for node in module.body if ast.unparse(node) != "from __future__ import annotations"]
     kept = [
         node
         for node in module.body
         if isinstance(node, ast.Import | ast.ImportFrom | ast.Assign | ast.AnnAssign)
-        or (isinstance(node, ast.ClassDef) and node.name != model.name)
+        or (isinstance(node, ast.ClassDef | ast.FunctionDef) and node.name not in (model.name, *CONTRACT))
     ]
     texts = [ast.get_source_segment(source, node) or "" for node in kept]
     preamble = "\n".join(text for text in texts if text != "import torch")  # every candidate has that one

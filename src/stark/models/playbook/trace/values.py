@@ -14,6 +14,9 @@ REDUCTIONS = frozenset({"sum", "max", "min", "argmax", "var"})
 Shape = tuple[int, ...]
 
 
+INTEGERS, NUMBERS = "integers", "numbers"
+
+
 class Unsupported(Exception):
     """Something the playbook does not support, named in plain words."""
 
@@ -39,6 +42,7 @@ class Value:
     out_call: str = ""
     packed_call: str = ""
     is_view: bool = False
+    holds: str = ""  # INTEGERS or NUMBERS, where the operation does not tell
 
     @property
     def size(self) -> int:
@@ -52,6 +56,8 @@ class Value:
     @property
     def is_integer(self) -> bool:
         """True if it holds indices; everything else is floating-point numbers."""
+        if self.holds:
+            return self.holds == INTEGERS
         return self.op == "argmax" or (self.op == "library" and any(each.is_integer for each in self.values))
 
     @property
@@ -69,7 +75,7 @@ def pointwise(op: str, *args: Operand) -> Value:
         if not isinstance(each, Value | int | float):
             raise Unsupported(f"{op} of a {type(each).__name__}")
         if isinstance(each, Value) and each.is_integer:
-            raise Unsupported(f"{op} of places that argmax found")
+            raise Unsupported(f"{op} of integers")
     shape = broadcast([each.shape for each in args if isinstance(each, Value)])
     squeezed = any(each.squeezed for each in args if isinstance(each, Value) and each.is_fusable)
     return Value(op, shape, tuple(args), squeezed=squeezed)
