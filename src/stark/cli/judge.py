@@ -29,7 +29,7 @@ from stark.cli.terminal.progress import BaselineProgress
 from stark.cli.terminal.run import show_final, show_verdict
 from stark.cli.terminal.screen import show_bundle, show_line
 from stark.core.errors import UsageError
-from stark_worker.protocol.constants import check_variants
+from stark_worker.protocol.request import check_variants
 
 
 def judge(

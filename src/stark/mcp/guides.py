@@ -13,6 +13,7 @@ _MEANINGS = {
     Outcome.RUNTIME_ERROR: "it raised an error",
     Outcome.WRONG_RESULT: "it computes something else",
     Outcome.TIMEOUT: "it took longer than its deadline",
+    Outcome.HANGS: "a call never ended, or took far longer than the original's",
     Outcome.CRASH: "its process died",
     Outcome.OUT_OF_MEMORY: "it needed more memory than there is",
 }

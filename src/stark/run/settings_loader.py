@@ -118,6 +118,13 @@ def known_keys() -> list[str]:
     return [key for key, _ in _fields(Settings)]
 
 
+@functools.cache
+def _mapping_keys() -> frozenset[str]:
+    """Return the settings whose own value is a mapping, such as a limit for each provider."""
+    default = Settings()
+    return frozenset(key for key in known_keys() if isinstance(_value(default, key), Mapping))
+
+
 def meaning(key: str) -> str:
     """Return the documentation of a setting."""
     return dict(_fields(Settings))[key]
@@ -145,7 +152,7 @@ def _value(settings: Settings, key: str) -> Any:
 
 def _leaves(layer: Tree, prefix: str = "") -> Iterator[str]:
     for name, value in layer.items():
-        if isinstance(value, Mapping) and f"{prefix}{name}" not in known_keys():
+        if isinstance(value, Mapping) and f"{prefix}{name}" not in _mapping_keys():
             yield from _leaves(value, f"{prefix}{name}.")
         else:
             yield f"{prefix}{name}"

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import enum
 import math
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from stark_worker.protocol.codec import PROTOCOL_VERSION, ProtocolError, rename_fields
-from stark_worker.protocol.constants import check_variants
 
 EXTRA_SHAPES = 3  # a labelled candidate is also tried on this many other shapes
 
@@ -17,6 +17,9 @@ EXTRA_SHAPE_S = 20.0  # the deadline for loading it on another shape, and again 
 
 
 ALWAYS_MS = 1e12  # no call takes longer
+
+
+MAX_VARIANTS = 32  # of one candidate
 
 
 class Target(enum.StrEnum):
@@ -166,3 +169,11 @@ class EvalRequest:
     def arithmetic(self) -> str:
         """The arithmetic torch uses on a GPU, as text for a report."""
         return f"{self.precision}, torch {'with' if self.allows_tf32 else 'without'} TF32"
+
+
+def check_variants(variants: Sequence[Mapping[str, int]]) -> None:
+    """Refuse too many variants, and two that are the same."""
+    if len(variants) > MAX_VARIANTS:
+        raise ProtocolError(f"a request has at most {MAX_VARIANTS} variants, not {len(variants)}")
+    if not all(variants) or len({tuple(sorted(each.items())) for each in variants}) < len(variants):
+        raise ProtocolError("each variant has to replace other constants")

@@ -9,10 +9,10 @@ import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
 
-from stark_worker.protocol.constants import ConstantsMissing, with_constants
 from stark_worker.protocol.errors import Outcome
 from stark_worker.protocol.report import EvalReport, VariantResult, sum_phases
 from stark_worker.protocol.request import EvalRequest
+from stark_worker.scheduler.constants import ConstantsMissing, with_constants
 
 MAX_FULL = 3  # variants that are judged in full, if the fastest ones turn out to be wrong there
 

@@ -25,13 +25,13 @@ from stark_worker.device.gpu_lock import LOCK_DIR
 from stark_worker.processes.environment import requested_architectures, usable_cores
 from stark_worker.processes.handles import ForkServer
 from stark_worker.processes.process_tree import hide_memory
-from stark_worker.protocol.constants import ConstantsMissing
 from stark_worker.protocol.errors import GpuUnhealthy, MachineryFault
 from stark_worker.protocol.report import DeviceFacts, EvalReport, Phase
 from stark_worker.protocol.request import EvalRequest, Stage, Target
 from stark_worker.sandbox.levels import ALLOW_WEAK
 from stark_worker.scheduler import variants
 from stark_worker.scheduler.builds import Builds
+from stark_worker.scheduler.constants import ConstantsMissing
 from stark_worker.scheduler.gauge import Gauge
 from stark_worker.scheduler.lane import Lane
 from stark_worker.timing.phase_clock import PhaseClock

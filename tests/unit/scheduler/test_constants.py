@@ -10,11 +10,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stark_worker.protocol.codec import ProtocolError, from_json, to_json
-from stark_worker.protocol.constants import MAX_VARIANTS, ConstantsMissing, with_constants
 from stark_worker.protocol.errors import Outcome
 from stark_worker.protocol.report import EvalReport, Timing, VariantResult
 from stark_worker.protocol.report_text import report_facts
-from stark_worker.protocol.request import EvalRequest
+from stark_worker.protocol.request import MAX_VARIANTS, EvalRequest
+from stark_worker.scheduler.constants import ConstantsMissing, with_constants
 from stark_worker.scheduler.variants import rank, split
 
 SOURCE = (

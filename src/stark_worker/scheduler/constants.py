@@ -12,12 +12,9 @@ A variant is the same source with other numbers there, and nothing else: an ordi
 from __future__ import annotations
 
 import ast
-from collections.abc import Mapping, Sequence
-
-from stark_worker.protocol.codec import ProtocolError
+from collections.abc import Mapping
 
 NAME = "CONSTANTS"
-MAX_VARIANTS = 32
 
 
 class ConstantsMissing(ValueError):
@@ -39,14 +36,6 @@ def with_constants(source: str, constants: Mapping[str, int]) -> str:
         number = str(constants[name]).encode()
         lines[place.lineno - 1] = line[: place.col_offset] + number + line[place.end_col_offset :]
     return b"".join(lines).decode()
-
-
-def check_variants(variants: Sequence[Mapping[str, int]]) -> None:
-    """Refuse too many variants, and two that are the same."""
-    if len(variants) > MAX_VARIANTS:
-        raise ProtocolError(f"a request has at most {MAX_VARIANTS} variants, not {len(variants)}")
-    if not all(variants) or len({tuple(sorted(each.items())) for each in variants}) < len(variants):
-        raise ProtocolError("each variant has to replace other constants")
 
 
 def _places(source: str) -> dict[str, ast.expr]:
