@@ -49,7 +49,7 @@ import stark.mcp.sdk.serving
 
 
 def test_the_server_for_agents_lists_its_tools_without_the_heavy_parts():
-    heavy = "torch numpy langgraph pydantic_ai openai anthropic uvicorn matplotlib pyarrow stark_worker.referee"
+    heavy = "torch numpy langgraph pydantic_ai openai anthropic matplotlib pyarrow stark_worker.referee"
     assert loaded(SERVE, heavy) == ""
 
 
