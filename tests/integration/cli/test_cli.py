@@ -18,7 +18,7 @@ from stark.analysis.results import read_results
 from stark_process import command, environment, stark_command
 from waiting import stored, wait_until
 
-OPTIONS = ["--model", "fakes:PretendModel", "--evaluator", "fakes:HashEvaluator"]
+OPTIONS = ["--method", "stark", "--model", "fakes:PretendModel", "--evaluator", "fakes:HashEvaluator"]
 
 
 @pytest.fixture
@@ -80,7 +80,8 @@ def test_a_finished_run_is_extended(run):
 
 def test_a_replay_asks_no_model_and_is_the_same_run(run, task, tmp_path):
     again = tmp_path / "again"
-    words = ["--model", f"replay:{run}", "--evaluator", "fakes:HashEvaluator", "--attempts", 8, "--run", again]
+    words = ["--method", "stark", "--model", f"replay:{run}", "--evaluator", "fakes:HashEvaluator", "--attempts", 8]
+    words += ["--run", again]
     assert stark_command("optimize", task, *words).returncode == 0
     trees = [
         stark_command("show", folder).stdout.splitlines()[1:] for folder in (run, again)
@@ -418,7 +419,7 @@ def test_a_run_continues_when_its_reader_ends(task, tmp_path):
 def test_options_that_would_do_nothing_are_refused(task, words, expected):
     done = stark_command(*(task if word == "TASK" else word for word in words))
     assert done.returncode == 2
-    assert expected in done.stderr
+    assert expected in done.stdout + done.stderr
 
 
 @pytest.mark.parametrize("place", ["task.py/best.py", "x" * 300])

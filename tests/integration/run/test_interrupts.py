@@ -46,7 +46,7 @@ ATTEMPTS = 4  # enough that Ctrl-C comes before the last one, also on a busy mac
 @contextlib.contextmanager
 def begun(task: Path, folder: Path) -> Iterator[tuple[subprocess.Popen[str], dict[int, str]]]:
     """A run in a process group of its own, and every process that was ever seen below it."""
-    words = ["optimize", task, "--allow-weak-sandbox", "--attempts", ATTEMPTS, "--run", folder]
+    words = ["optimize", task, "--method", "stark", "--allow-weak-sandbox", "--attempts", ATTEMPTS, "--run", folder]
     process = subprocess.Popen(
         command(*words, "--set", "evaluation.torch_compile=false", "--set", "evaluation.final=false"),
         stdout=subprocess.PIPE,
