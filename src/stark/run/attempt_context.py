@@ -8,6 +8,7 @@ from collections import Counter, deque
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
+from itertools import islice
 
 from stark.core.chat import Message, Reply, ReplyForm
 from stark.core.errors import ModelRefused, ModelUnavailable, ReplyLost
@@ -21,6 +22,7 @@ from stark.evaluation.requests import make_request
 from stark.evaluation.steps import report_step
 from stark.run.budget import Ledger, worst_case
 from stark.run.events import EventSender
+from stark.run.methods import find_method
 from stark_worker.protocol.report import EvalReport
 from stark_worker.protocol.request import ALWAYS_MS, Entry
 
@@ -71,8 +73,14 @@ class CandidateEvaluator:
         return await self._evaluator.evaluate(in_turns)
 
     def _profile_below_ms(self) -> float:
-        """Return the time below which a candidate gets a profile: every correct one does, or none."""
-        return ALWAYS_MS if self._settings.windows.profile else 0.0
+        """Return the time below which a candidate gets a profile: that of the slowest leader, unless all get one."""
+        windows = self._settings.windows
+        if not windows.profile:
+            return 0.0
+        if find_method(self._settings.method).profiles_all:
+            return ALWAYS_MS
+        ahead = [node.runtime_ms for node in islice(self._tree.ranked(), windows.leaders + 1)]
+        return ahead[-1] or 0.0 if len(ahead) > windows.leaders else ALWAYS_MS
 
 
 @dataclass(frozen=True)

@@ -36,6 +36,8 @@ class Method:
     """The folder of its templates. None: the paper's, in the wording of the settings."""
     stops: bool = False
     """End a run of `stark optimize` at the bound, or on a plateau, unless the settings say otherwise."""
+    profiles_all: bool = False
+    """Profile every correct node, not leaders alone."""
     varies_by_task: bool = False
     """Draw other random numbers for every task."""
 
@@ -46,7 +48,16 @@ STOP_AFTER = 3  # attempts without a gain
 TEAM_ROLES = (Role.PLAN, Role.CODE, Role.DEBUG)
 
 METHODS = {
-    "informed": Method("root-first", "informed", True, TEAM_ROLES, templates=INFORMED, stops=True, varies_by_task=True),
+    "informed": Method(
+        "root-first",
+        "informed",
+        windows=True,
+        roles=TEAM_ROLES,
+        templates=INFORMED,
+        stops=True,
+        profiles_all=True,
+        varies_by_task=True,
+    ),
     "stark": Method("epsilon-greedy", "team", windows=True, roles=TEAM_ROLES),
     "search-agent": Method("epsilon-greedy", "solo", windows=False, roles=(Role.SOLO,)),
     "ma-only": Method("root-or-repair", "team", windows=False, roles=TEAM_ROLES),
