@@ -519,8 +519,8 @@ def test_cuda_sources_compile_against_the_light_headers(tmp_path, monkeypatch):
         (tmp_path / name).write_text(text)
     request = toolchain.BuildRequest("twice", files, (), ("-O3",), (), (), True, True, True)
     assert toolchain.build(request, tmp_path).stat().st_size > 0
-    (kernel,) = read_assembly((tmp_path / RESOURCES_FILE).read_text()).kernels
-    assert "kernel<float>" in kernel.name
+    kernels = read_assembly((tmp_path / RESOURCES_FILE).read_text()).kernels
+    (kernel,) = [each for each in kernels if "kernel<float>" in each.name]
     assert (kernel.registers > 0, kernel.spilled_bytes) == (True, 0)
 
 
