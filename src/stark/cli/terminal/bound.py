@@ -5,9 +5,7 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING
 
-from rich.text import Text
-
-from stark.cli.terminal.screen import console, format_fact, show_warnings
+from stark.cli.terminal.screen import console, format_fact, show_json, show_warnings
 from stark_worker.protocol import report_text
 from stark_worker.protocol.codec import to_json
 
@@ -27,7 +25,7 @@ def show_bound(measured: MeasuredBound, as_json: bool) -> None:
             "reference_share": measured.share,
             "bound": json.loads(to_json(bound)),
         }
-        console.print(Text(json.dumps(facts)))
+        show_json(facts)
         return
     for name, text in report_text.bound_facts(bound):
         console.print(format_fact(name, text))
