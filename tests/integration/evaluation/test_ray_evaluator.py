@@ -29,7 +29,8 @@ from stark_worker.processes.process_tree import descendants
 from stark_worker.protocol.errors import Outcome
 from waiting import wait_until
 
-pytestmark = pytest.mark.filterwarnings("ignore")  # Ray's own
+# Warnings are Ray's own. A cluster takes minutes to start, and to be missed, on two cores.
+pytestmark = [pytest.mark.filterwarnings("ignore"), pytest.mark.slow]
 STORE = 80 * 2**20
 TASK = ROOT / "examples" / "tasks" / "softmax_rows.py"
 SEARCH = {"method": "sampling", "budget": {"attempts": 3}}  # its tree does not depend on times
