@@ -173,7 +173,7 @@ class LimitSettings(Group):
     """Most requests per minute: a number for every provider, or one each as in `{openai = 500, anthropic = 50}`.
     Retries after a refusal come on top."""
     tokens_per_minute: Rate | dict[str, Rate] | None = None
-    """Most tokens of prompts and replies per minute, written alike."""
+    """Most tokens of prompts and replies per minute, written the same way."""
 
 
 class EvaluationSettings(Group):

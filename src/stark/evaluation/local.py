@@ -20,12 +20,12 @@ from stark.core.steps import Step
 from stark.evaluation.faults import FaultTranslator
 from stark.evaluation.steps import report_step
 from stark_worker.compiler.cache import default_cache_dir
-from stark_worker.protocol.report import DeviceFacts, EvalReport
-from stark_worker.protocol.request import EvalRequest, Stage, Target
+from stark_worker.protocol.report import DeviceFacts, EvalReport, Phase
+from stark_worker.protocol.request import EvalRequest, Target
 from stark_worker.scheduler.retry import judge_with_retries
 from stark_worker.scheduler.worker import SHOW_GPUS_HINT, Worker, hidden_gpu_reason
 
-STEPS = {Stage.WAITING: Step.WAITING, Stage.BUILDING: Step.BUILDING, Stage.JUDGING: Step.JUDGING}
+STEPS = {Phase.QUEUE: Step.WAITING, Phase.BUILD: Step.BUILDING, Phase.START: Step.JUDGING}
 FAULTS = FaultTranslator("This machine", "stark doctor", "--allow-weak-sandbox")
 
 
@@ -59,7 +59,7 @@ class LocalEvaluator:
             return await judge_with_retries(self._judge, request, self._settings.retries)
 
     async def _judge(self, request: EvalRequest) -> EvalReport:
-        return await self._worker.judge(request, lambda stage: report_step(STEPS[stage]))
+        return await self._worker.judge(request, lambda phase: report_step(STEPS[phase]))
 
 
 def check_machine(target: Target) -> None:

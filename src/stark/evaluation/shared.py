@@ -15,13 +15,11 @@ from stark_worker.protocol.report import DeviceFacts, EvalReport
 from stark_worker.protocol.request import ALWAYS_MS, EvalRequest, Limits
 
 
-class SharedEvaluator:
-    """Evaluates the reference of a task once, so that all runs on the task use the same time."""
+class WrappedEvaluator:
+    """Opens and closes another evaluator, and has its device. What it does with a request is up to the subclass."""
 
     def __init__(self, evaluator: Evaluator) -> None:
         self._evaluator = evaluator
-        self._locks: dict[EvalRequest, asyncio.Lock] = {}
-        self._references: dict[EvalRequest, EvalReport | TaskError] = {}
 
     async def __aenter__(self) -> Self:
         await self._evaluator.__aenter__()
@@ -34,6 +32,15 @@ class SharedEvaluator:
 
     async def device(self) -> DeviceFacts:
         return await self._evaluator.device()
+
+
+class SharedEvaluator(WrappedEvaluator):
+    """Evaluates the reference of a task once, so that all runs on the task use the same time."""
+
+    def __init__(self, evaluator: Evaluator) -> None:
+        super().__init__(evaluator)
+        self._locks: dict[EvalRequest, asyncio.Lock] = {}
+        self._references: dict[EvalRequest, EvalReport | TaskError] = {}
 
     def has_reference(self, request: EvalRequest) -> bool:
         return _key(request) in self._references

@@ -10,37 +10,20 @@ import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
-from types import TracebackType
-from typing import Self
 
 from stark.core.interfaces import Evaluator
 from stark.core.settings import EvaluationSettings
 from stark.evaluation.open import open_evaluator
-from stark.evaluation.shared import SharedEvaluator
+from stark.evaluation.shared import SharedEvaluator, WrappedEvaluator
 from stark.store.lookup import load_reports
-from stark_worker.protocol.report import DeviceFacts, EvalReport
+from stark_worker.protocol.report import EvalReport
 from stark_worker.protocol.request import EvalRequest
 
 IDLE_S = 300.0
 
 
-class ConfinedTasks:
+class ConfinedTasks(WrappedEvaluator):
     """An evaluator that confines every task as it confines a candidate, because an agent may have written it."""
-
-    def __init__(self, evaluator: Evaluator) -> None:
-        self._evaluator = evaluator
-
-    async def __aenter__(self) -> Self:
-        await self._evaluator.__aenter__()
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        await self._evaluator.__aexit__(kind, error, trace)
-
-    async def device(self) -> DeviceFacts:
-        return await self._evaluator.device()
 
     async def evaluate(self, request: EvalRequest) -> EvalReport:
         return await self._evaluator.evaluate(replace(request, untrusted_task=True))

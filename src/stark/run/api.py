@@ -102,6 +102,10 @@ def _read_arguments(
     return load_settings(Path(file) if file else None, sets, options), live
 
 
+def _task_of(task: Any, live: Live | None) -> Task:
+    return live.task if live else load_task(Path(task))
+
+
 def resume(
     run: str | Path,
     *,
@@ -120,21 +124,20 @@ def judge(task: str | Path | Any, candidate: str | Path, inputs: Any = None, **o
     settings, live = _read_arguments(task, inputs, "", None, (), options)
     is_source = isinstance(candidate, str) and "\n" in candidate
     source = str(candidate) if is_source else load_candidate(Path(candidate))
-    found = run_sync(judge_candidate(live.task if live else load_task(Path(task)), source, settings.evaluation))
+    found = run_sync(judge_candidate(_task_of(task, live), source, settings.evaluation))
     return Judged(*found)
 
 
 def baseline(task: str | Path | Any, inputs: Any = None, **options: Any) -> Baselines:
     """Time a task file or a live module under eager PyTorch and torch.compile."""
     settings, live = _read_arguments(task, inputs, "", None, (), options)
-    loaded = live.task if live else load_task(Path(task))
-    return Baselines(run_sync(measure_baselines(loaded, settings.evaluation)))
+    return Baselines(run_sync(measure_baselines(_task_of(task, live), settings.evaluation)))
 
 
 def bound(task: str | Path | Any, inputs: Any = None, **options: Any) -> MeasuredBound:
     """Return the time that no kernel for a task file or a live module can beat, and the share of it that is reached."""
     settings, live = _read_arguments(task, inputs, "", None, (), options)
-    return run_sync(measure_bound(live.task if live else load_task(Path(task)), settings.evaluation))
+    return run_sync(measure_bound(_task_of(task, live), settings.evaluation))
 
 
 def load(path: str | Path) -> Any:

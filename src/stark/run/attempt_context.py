@@ -54,15 +54,17 @@ class CandidateEvaluator:
 
     async def _evaluate(self, source: str, entry: Entry) -> EvalReport:
         request = make_request(self._task, source, self._settings.evaluation, entry)
-        best = self._tree.best
-        best_ms = best.runtime_ms if best else None
         below_ms = self._profile_below_ms()
-        return await self._evaluator.evaluate(replace(request, profile_below_ms=below_ms, best_ms=best_ms))
+        return await self._evaluator.evaluate(replace(request, profile_below_ms=below_ms, best_ms=self._best_ms))
+
+    @property
+    def _best_ms(self) -> float | None:
+        best = self._tree.best
+        return best.runtime_ms if best else None
 
     def _leads(self, report: EvalReport) -> bool:
         """True if it is faster than all before it, and was not timed in turns with the reference yet."""
-        best = self._tree.best
-        best_ms = best.runtime_ms if best else None
+        best_ms = self._best_ms
         is_fastest = report.timing is not None and (best_ms is None or report.timing.median_ms < best_ms)
         return is_fastest and report.opponent is None
 

@@ -74,14 +74,6 @@ class Entry(enum.StrEnum):
     CANDIDATE = "ModelNew"
 
 
-class Stage(enum.StrEnum):
-    """The stage of an evaluation under way."""
-
-    WAITING = "waiting"  # for the device
-    BUILDING = "building"
-    JUDGING = "judging"  # checking and timing
-
-
 @dataclass(frozen=True)
 class Limits:
     """Deadlines of one evaluation. A candidate that misses one gets the outcome ``timeout``, or earlier ``hangs``."""

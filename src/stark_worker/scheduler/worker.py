@@ -27,7 +27,7 @@ from stark_worker.processes.handles import ForkServer
 from stark_worker.processes.process_tree import hide_memory
 from stark_worker.protocol.errors import GpuUnhealthy, MachineryFault
 from stark_worker.protocol.report import DeviceFacts, EvalReport, Phase
-from stark_worker.protocol.request import EvalRequest, Stage, Target
+from stark_worker.protocol.request import EvalRequest, Target
 from stark_worker.sandbox.levels import ALLOW_WEAK
 from stark_worker.scheduler import variants
 from stark_worker.scheduler.builds import Builds
@@ -39,8 +39,6 @@ from stark_worker.timing.phase_clock import PhaseClock
 # A process that starts CUDA listens at a socket, which confinement forbids: only a candidate's first process can use
 # the GPU. torch.compile would start new compile processes that use it; forked ones already know the GPU.
 INDUCTOR_BY_FORK = {"TORCHINDUCTOR_WORKER_START": "fork"}
-
-STAGES = {Phase.QUEUE: Stage.WAITING, Phase.BUILD: Stage.BUILDING, Phase.START: Stage.JUDGING}
 
 SHOW_GPUS_HINT = "Unset it, or name the GPUs to use, as in CUDA_VISIBLE_DEVICES=0."
 
@@ -125,7 +123,7 @@ class Worker:
                     self._facts = await self._gauge.facts(lane.environment)
             return self._facts
 
-    async def judge(self, request: EvalRequest, on_stage: Callable[[Stage], None] = lambda stage: None) -> EvalReport:
+    async def judge(self, request: EvalRequest, on_phase: Callable[[Phase], None] = lambda phase: None) -> EvalReport:
         """Build, check and time a candidate. Raise faults that are not the candidate's."""
         if request.target.device_kind != self._target.device_kind:
             raise MachineryFault(
@@ -136,7 +134,7 @@ class Worker:
 
         def begin(phase: Phase) -> None:
             clock.begin(phase)
-            on_stage(STAGES[phase])
+            on_phase(phase)
 
         return clock.add_to(await self._judge(request, begin))
 

@@ -1,4 +1,4 @@
-"""What a prompt shows of a tree: one row per attempt, the base, and other sources as differences from it."""
+"""The part of a tree that a prompt shows: one row per attempt, the base, and other sources as differences from it."""
 
 from __future__ import annotations
 

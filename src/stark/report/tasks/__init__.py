@@ -1,1 +1,1 @@
-"""What a report says of each task: one row, its tree and its kernel."""
+"""Each task in a report: one row, its tree and its kernel."""

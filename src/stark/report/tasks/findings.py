@@ -1,4 +1,4 @@
-"""What was found: three sentences, and one row per task. Pure functions of results."""
+"""The findings: three sentences, and one row per task. Pure functions of results."""
 
 from __future__ import annotations
 

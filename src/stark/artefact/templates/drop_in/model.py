@@ -31,7 +31,7 @@ from .sources import NotJudged, _digest, _lock, _original, _Unfit
 
 
 class _State:
-    """What a ModelNew keeps besides the original's attributes."""
+    """The state of a ModelNew besides the original's attributes."""
 
     def __init__(self, model: ModelNew, args: tuple[Any, ...], kwargs: dict[str, Any], strict: bool) -> None:
         self.arguments, self.strict, self.key = (args, kwargs), strict, _digest(args, kwargs)
