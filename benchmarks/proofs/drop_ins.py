@@ -1,25 +1,26 @@
 """Uses drop-ins in every pair of conditions, each in a process of its own, and compares them with their originals.
 
-    python benchmarks/proofs/drop_ins.py [--target cpu] [--folder DIR] [--all NAME] [--seconds 300] [--fresh]
+    python benchmarks/proofs/drop_ins.py [--target cpu] [--folder DIR] [--all NAME] [--jobs 1] [--seconds 300] [--fresh]
 
 On the CPU these are the odd kernels of tests/drop_in and the playbook's kernels of all example tasks, on a GPU some of
 the honest kernels. DIR holds others: NAME/task.py and NAME/kernel.py, for which each condition is tried alone. --all
-tries every combination of conditions with one drop-in. A call goes on where the one before it was stopped by --seconds.
-A result counts only for the drop-in of today, whose text it carries as a hash.
+tries every combination of conditions with one drop-in. --jobs runs so many processes at a time. A call goes on where the
+one before it was stopped by --seconds. A result counts only for the drop-in of today, whose text it carries as a hash.
 """
 
 from __future__ import annotations
 
 import argparse
 import hashlib
-import itertools
 import json
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from collections import Counter
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -106,25 +107,35 @@ def main() -> int:
     parser.add_argument("--target", type=Target, default=Target.CPU, choices=list(Target))
     parser.add_argument("--folder", type=Path)
     parser.add_argument("--all", metavar="NAME", default="")
+    parser.add_argument("--jobs", type=int, default=1)
     parser.add_argument("--seconds", type=float, default=float("inf"))
     parser.add_argument("--fresh", action="store_true")
     given = parser.parse_args()
     file, until = record.result_file("drop-ins", given.target), time.monotonic() + given.seconds
     results = {} if given.fresh else record.read(file)
     entries = results.setdefault("drop_ins", {})
+    missing, lock = list[tuple[Case, str, int]](), threading.Lock()
     for case in cases(given.target, given.folder):
         wanted = "all" if case.name == given.all else "each" if given.folder else "pairs"
         digest = hashlib.sha256((case.drop_in() + wanted).encode()).hexdigest()[:12]
         if entries.get(case.name, {}).get("digest") != digest:
-            entries[case.name] = {"digest": digest, "chunks": 0, "outcomes": {}, "wrong": {}}
-        entry = entries[case.name]
-        for chunk in itertools.islice(range(CHUNKS), entry["chunks"], None):
-            if time.monotonic() > until:
-                sys.stdout.write("time is over; run it again to go on\n")
-                return 0
-            add_outcomes(entry, run_chunk(case, wanted, chunk))
-            entry["chunks"] = chunk + 1
+            entries[case.name] = {"digest": digest, "chunks": [], "outcomes": {}, "wrong": {}}
+        missing += [(case, wanted, chunk) for chunk in range(CHUNKS) if chunk not in entries[case.name]["chunks"]]
+
+    def run(case: Case, wanted: str, chunk: int) -> None:
+        if time.monotonic() > until:
+            return
+        found = run_chunk(case, wanted, chunk)
+        with lock:
+            add_outcomes(entries[case.name], found)
+            entries[case.name]["chunks"].append(chunk)
             record.write(file, results | record.facts(given.target) | {"drop_ins": entries})
+
+    with ThreadPoolExecutor(given.jobs) as pool:
+        list(pool.map(lambda each: run(*each), missing))
+    if any(len(entry["chunks"]) < CHUNKS for entry in entries.values()):
+        sys.stdout.write("time is over; run it again to go on\n")
+        return 0
     sys.stdout.write("\n".join(table(entries)) + "\n")
     return 1 if any(entry["wrong"] for entry in entries.values()) else 0
 

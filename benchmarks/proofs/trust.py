@@ -24,6 +24,7 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Collection, Coroutine, Iterator
+from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -47,7 +48,7 @@ from stark_worker.protocol.errors import (
     MachineryFault,
     TaskFault,
 )
-from stark_worker.protocol.report import Check, EvalReport
+from stark_worker.protocol.report import Check, EvalReport, Phases
 from stark_worker.protocol.request import (
     EvalRequest,
     Target,
@@ -183,7 +184,7 @@ async def _work_off(missing: Iterator[Work], record: Record, until: float) -> bo
         record.keep(each.part, each.name, each.source, found)
         print(
             f"{each.part:9s} {each.name:45s} {found['verdict']}  {found['outcome']} {found.get('rule') or ''}"
-            f" {found.get('share') or ''} {time.monotonic() - begun:.1f} s",
+            f" {found.get('share') or ''} {found.get('phases_s') or ''} {time.monotonic() - begun:.1f} s",
             flush=True,
         )
     return True
@@ -216,8 +217,9 @@ async def _honest(judge: Judge, request: EvalRequest) -> Results:
         return {"verdict": STOPPED, "outcome": report[:200]}
     if report.timing is None:
         return {"verdict": "rejected", "outcome": report.outcome.value, "rule": report.rule, "log": report.log[:500]}
-    flagged = Check.PRECISION in report.checks
-    return {"verdict": "flagged" if flagged else "passed", "outcome": "ok", "ms": round(report.timing.median_ms, 4)}
+    verdict = "flagged" if Check.PRECISION in report.checks else "passed"
+    phases_s = {name: round(seconds, 2) for name, seconds in asdict(report.phases_s or Phases()).items()}
+    return {"verdict": verdict, "outcome": "ok", "ms": round(report.timing.median_ms, 4), "phases_s": phases_s}
 
 
 def probe(record: Record, gpu: bool) -> None:

@@ -112,6 +112,13 @@ CASES = [
         is_random=True,
     ),
     case(
+        "judged in evaluation mode",
+        "self.drop = nn.Dropout(0.5)\n        self.eval()",
+        "return self.drop(x) + 1",
+        "return x + 1",
+        runs=False,
+    ),
+    case(
         "batch norm",
         "self.norm = nn.BatchNorm1d(n)",
         "return self.norm(x)",

@@ -40,6 +40,12 @@ def test_a_usual_call_runs_the_kernel(case, tmp_path):
     assert (found["outcome"], found["kernel"]) == (EQUAL, case.runs)
 
 
+def test_a_kernel_runs_in_the_mode_in_which_it_was_judged(tmp_path):
+    (case,) = (each for each in CASES if each.name == "judged in evaluation mode")
+    (found,) = use(case, tmp_path, "context=no_grad", "mode=evaluation")
+    assert (found["outcome"], found["kernel"]) == (EQUAL, True)
+
+
 @pytest.mark.parametrize("task", TASKS, ids=lambda task: task.stem)
 def test_gradients_of_every_example_task_equal_the_originals(task, tmp_path):
     (found,) = use(playbook_case(task), tmp_path, "context=gradients")

@@ -56,7 +56,7 @@ def _is_same(one: Any, other: Any) -> bool:
 
 
 def _depends_on_mode(model: nn.Module) -> bool:
-    """True if a module may behave otherwise in evaluation mode. The kernel was judged in training mode."""
+    """True if a module may behave otherwise in the other of training and evaluation mode."""
     if "training" in ORIGINAL:
         return True
     for child in model.modules():
@@ -69,3 +69,8 @@ def _depends_on_mode(model: nn.Module) -> bool:
             if not is_known and (not kind.__module__.startswith("torch.nn.") or "training" in inspect.getsource(kind)):
                 return True
     return False
+
+
+def _modes(model: nn.Module) -> list[bool]:
+    """Return for each module if it is in training mode."""
+    return [child.training for child in model.modules()]

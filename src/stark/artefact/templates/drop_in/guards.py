@@ -13,7 +13,7 @@ from torch.fx import _symbolic_trace
 from torch.nn.modules import module as torch_module
 
 from .calls import ALIGNMENT
-from .changes import _why_changed
+from .changes import _modes, _why_changed
 from .facts import CHANGES_STATE, CONSTRUCTED, DEVICE, DTYPES, JUDGED, SHAPES, SIZES, TASK
 from .kernel import _unfit
 from .model import ModelNew, _names_of_model
@@ -51,8 +51,8 @@ def _why_never(model: ModelNew, snapshot: _Snapshot) -> str | None:
 def _why_not_mode(model: ModelNew) -> str | None:
     if CHANGES_STATE:
         return "a call of the original changes its state, and the kernel's does not"
-    if model._stark.depends_on_mode and not all(child.training for child in model.modules()):
-        return "a module is in evaluation mode; the kernel was judged in training mode"
+    if model._stark.judged_modes not in (None, _modes(model)):
+        return "a module is in another mode, training or evaluation, than when the kernel was judged"
     return None
 
 

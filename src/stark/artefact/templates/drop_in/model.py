@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from .changes import _depends_on_mode
+from .changes import _depends_on_mode, _modes
 from .facts import ARGUMENTS, IS_RANDOM, RESULT, TASK
 from .guards import (
     _is_observed,
@@ -35,11 +35,11 @@ class _State:
 
     def __init__(self, model: ModelNew, args: tuple[Any, ...], kwargs: dict[str, Any], strict: bool) -> None:
         self.arguments, self.strict, self.key = (args, kwargs), strict, _digest(args, kwargs)
-        self.depends_on_mode = _depends_on_mode(model)
         self.kernel: _Kernel | None = None  # for the model as it was at the last call
         self.flags: dict[tuple[bool, ...], list[bool]] = {}  # results that need gradients, by tensors that do
         self._model = weakref.ref(model)
-        _keep_pristine(self.key, args, kwargs)
+        pristine = _keep_pristine(self.key, args, kwargs)
+        self.judged_modes = _modes(pristine) if _depends_on_mode(pristine) else None
         self.name = f"{self.key}/{next(_numbers)}"
         _models[self.name] = model
 

@@ -29,8 +29,8 @@ class _Plain(nn.Module):
         return _original.Model.forward(self.model, *args)
 
 
-def _keep_pristine(key: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
-    """Keep a model as its constructor makes it: what a user does to a model never reaches it."""
+def _keep_pristine(key: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> nn.Module:
+    """Keep a model as its constructor makes it, and return it: what a user does to a model never reaches it."""
     with _lock:
         if key not in _pristine:
             fork = torch.random.fork_rng(range(torch.cuda.device_count()))
@@ -44,6 +44,7 @@ def _keep_pristine(key: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> 
                     if (buffer := child._buffers[name]) is not None:
                         child._buffers[name] = buffer.to("meta")
             _pristine[key] = model
+        return _pristine[key]
 
 
 def _run_original(key: str, weights: Weights, tensors: Tensors) -> list[torch.Tensor]:
