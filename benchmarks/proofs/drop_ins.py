@@ -4,8 +4,9 @@
 
 On the CPU these are the odd kernels of tests/drop_in and the playbook's kernels of all example tasks, on a GPU some of
 the honest kernels. DIR holds others: NAME/task.py and NAME/kernel.py, for which each condition is tried alone. --all
-tries every combination of conditions with one drop-in. --jobs runs so many processes at a time. A call goes on where the
-one before it was stopped by --seconds. A result counts only for the drop-in of today, whose text it carries as a hash.
+tries every combination of conditions with one drop-in. --jobs runs so many processes at a time. A call goes on where
+the one before it was stopped by --seconds. A result counts only for the drop-in of today, whose text it carries as a
+hash.
 """
 
 from __future__ import annotations
