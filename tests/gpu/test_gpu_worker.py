@@ -32,7 +32,7 @@ from worker_fixture import running_worker
 
 TEMPLATES = Path(__file__).parents[2] / "src" / "stark" / "agents" / "templates"
 LIMITS = Limits(build_s=240.0, run_s=20.0)
-SHORT = Limits(build_s=15.0, run_s=3.0)  # of candidates that never end
+SHORT = Limits(build_s=15.0, run_s=8.0)  # of candidates that never end; a call that hangs is noticed after 5 s
 DEADLINE_S = 280.0  # of one evaluation: a worker that does not answer fails one test, not all of them
 LANGUAGES = [Target.CUDA, Target.TRITON]
 
