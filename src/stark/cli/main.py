@@ -14,6 +14,7 @@ from stark.cli import bench, doctor, judge, optimize, report, show, tools, verif
 from stark.cli.exit_codes import ExitCode, format_exit_codes
 from stark.cli.live import watch
 from stark.cli.terminal import screen
+from stark.cli.terminal.examples import format_examples
 from stark.core.errors import StarkError
 
 app = typer.Typer(
@@ -32,7 +33,8 @@ PANELS = {
 }
 for panel, commands in PANELS.items():
     for command in commands:
-        app.command(rich_help_panel=panel)(command)
+        name = command.__name__.replace("_", "-")
+        app.command(name, rich_help_panel=panel, epilog=format_examples(name))(command)
 
 
 def _show_version(wanted: bool) -> None:

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import re
+import shlex
 from importlib.metadata import version
 
+import pytest
+from typer.main import get_command
 from typer.testing import CliRunner
 
 from stark.cli.exit_codes import MEANINGS, ExitCode, format_exit_codes
 from stark.cli.main import app
+from stark.cli.terminal.examples import EXAMPLES
 from stark.core import errors
 
 
@@ -31,3 +36,16 @@ def test_every_exit_code_has_a_meaning():
     of_errors = {kind.exit_code for kind in vars(errors).values() if isinstance(kind, type)}
     assert of_errors | set(ExitCode) | {0} == set(MEANINGS)
     assert format_exit_codes().startswith("Exit codes: 0 success")
+
+
+def test_every_command_has_examples():
+    assert EXAMPLES.keys() == get_command(app).commands.keys()
+
+
+@pytest.mark.parametrize("example", [line for lines in EXAMPLES.values() for line in lines])
+def test_an_example_is_understood_and_shown_on_a_line_of_its_own(example):
+    program, name, *words = shlex.split(example)
+    get_command(app).commands[name].make_context(name, words)  # raises if it cannot read the words
+    shown = CliRunner(env={"COLUMNS": "200"}).invoke(app, [name, "--help"]).stdout
+    assert re.search(rf"^ +{re.escape(example)} *$", shown, re.MULTILINE), shown
+    assert program == "stark"
