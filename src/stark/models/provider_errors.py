@@ -53,7 +53,7 @@ def format_error(error: Exception, secret: str | None = None) -> str:
         body = inner
     message = body if isinstance(body, str) else str(error)
     if isinstance(error, ModelHTTPError):
-        message = f"HTTP {error.status_code}, {message}"
+        message = f"HTTP {error.status_code}" + (message and f", {message}")
     message = " ".join(message.split()).rstrip(".")
     if secret:  # before the text is cut, so that no part of it can be left at the end
         message = message.replace(secret, "***")
