@@ -117,11 +117,64 @@ class ModelNew(nn.Module):
         return module.gelu(x)
 '''
 _GELU = {Target.CUDA: _CUDA, Target.TRITON: _TRITON, Target.CPU: _CPP}
+_STORES = {Target.CUDA: ("x", "out[i]"), Target.CPU: ("from", "to[i]")}
+_COPYING = '''
+from torch.utils.cpp_extension import load_inline
+
+CUDA = r"""
+#include <torch/extension.h>
+#include <ATen/cuda/CUDAContext.h>
+#include <c10/cuda/CUDAException.h>
+
+__global__ void copy_kernel(const float* x, float* out, int64_t count) {
+  const int64_t i = static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x;
+  if (i < count) out[i] = x[i];
+}
+
+torch::Tensor copy(torch::Tensor x) {
+  auto out = torch::empty_like(x);
+  const int64_t blocks = (x.numel() + THREADS - 1) / THREADS;
+  copy_kernel<<<blocks, THREADS, 0, at::cuda::getCurrentCUDAStream()>>>(
+      x.data_ptr<float>(), out.data_ptr<float>(), x.numel());
+  C10_CUDA_KERNEL_LAUNCH_CHECK();
+  return out;
+}
+"""
+module = load_inline("copy", cpp_sources="torch::Tensor copy(torch::Tensor x);", cuda_sources=CUDA, functions=["copy"])
+
+class ModelNew(Model):
+    def forward(self, *inputs):
+        return module.copy(super().forward(*inputs).contiguous())
+'''
 
 
 def gelu(target: Target, threads: int = 1024) -> str:
     """A candidate for ``gelu_task``; with another number of threads it is another source."""
     return _GELU[target].replace("THREADS", str(threads))
+
+
+def endless(target: Target, threads: int) -> str:
+    """A candidate for ``gelu_task`` whose kernel never ends."""
+    source, store = _STORES[target]
+    forever = f"for (volatile const float* p = {source}; *p == *p;) "
+    return gelu(target, threads).replace(f"{store} =", f"{forever}{store} =")
+
+
+def faulting(target: Target, threads: int) -> str:
+    """A candidate for ``gelu_task`` that writes to memory which nothing owns."""
+    _, store = _STORES[target]
+    return gelu(target, threads).replace(store, store.replace("[i]", "[i + (int64_t(1) << 40)]"))
+
+
+def with_block_size(target: Target) -> str:
+    """A candidate for ``gelu_task`` with the constant BLOCK, its number of threads."""
+    source = _GELU[target].replace("THREADS", "BLOCK")
+    return 'CONSTANTS = {"BLOCK": 256}\n' + source.replace('["-O3"', """["-O3", f"-DBLOCK={CONSTANTS['BLOCK']}\"""")
+
+
+def copying(task: str, threads: int) -> str:
+    """A candidate for any task with one result in fp32: its model, then a CUDA kernel that copies the result."""
+    return task + _COPYING.replace("THREADS", str(threads))
 
 
 def timed_kernels() -> dict[str, dict[str, Any]]:
