@@ -21,7 +21,6 @@ from typing import IO
 from paths import TESTS
 
 WARM_MODULES = (
-    "stark.cli.main",
     "stark.run.api",
     "stark.bench.runner",
     "stark.agents.workflows",
@@ -141,6 +140,9 @@ def _run() -> None:
 
 
 if __name__ == "__main__":
+    from stark.cli.main import load_app
+
+    load_app()  # imports every command
     for name in WARM_MODULES:
         importlib.import_module(name)
     gc.freeze()  # a collection in a child would touch, and so copy, everything

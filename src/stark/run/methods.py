@@ -1,6 +1,6 @@
 """Methods: a method is a policy and a workflow. The table holds the default and the paper's five.
 
-Settings need the table alone, so the agents are imported only when the parts of a method are built.
+Settings need the table alone, so agents and policies are imported only when the parts of a method are built.
 """
 
 from __future__ import annotations
@@ -16,7 +16,6 @@ from stark.core.settings import Roles, RoleSettings, Settings
 from stark.core.task import Task
 from stark.core.tree import Role
 from stark.models.open import PLAYBOOK
-from stark.search.policies import open_policy
 from stark_worker.protocol.report import DeviceFacts
 
 if TYPE_CHECKING:
@@ -142,6 +141,8 @@ def salt_of(settings: Settings, task: Task) -> str:
 
 def build_policy(settings: Settings) -> Policy:
     """Build the policy of resolved settings."""
+    from stark.search.policies import open_policy
+
     return open_policy(settings.search.policy or find_method(settings.method).policy, settings.search)
 
 
