@@ -18,7 +18,7 @@ import threading
 import traceback
 from typing import IO
 
-from paths import TESTS
+from paths import ROOT, TESTS
 
 WARM_MODULES = (
     "stark.run.api",
@@ -33,7 +33,8 @@ WARM_MODULES = (
 def environment(**extra: object) -> dict[str, str]:
     """This environment without keys of providers, and with what makes outputs comparable."""
     kept = {name: value for name, value in os.environ.items() if not name.endswith("_API_KEY")}
-    shared = {"PYTHONPATH": str(TESTS), "NO_COLOR": "1", "COLUMNS": "200"}
+    sources = os.pathsep.join([str(ROOT / "src"), str(TESTS)])  # of this checkout, wherever STARK is installed from
+    shared = {"PYTHONPATH": sources, "NO_COLOR": "1", "COLUMNS": "200"}
     return {**kept, **shared, **{name: str(value) for name, value in extra.items()}}
 
 
