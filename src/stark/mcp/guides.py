@@ -44,7 +44,7 @@ def describe_way(file: str, target: Target) -> str:
     return f"""\
 Make the PyTorch module in {file!r} faster with a custom kernel for the target {target.value}. Use STARK's tools.
 
-1. If the file is no task (class Model, get_inputs(), get_init_inputs()), make it one.
+1. If the file is no task (class Model, get_inputs(), get_init_inputs()), call capture, or write a task.
 2. Call bound and baseline. The bound says how fast it can become, the baselines what to beat.
 3. Call profile without a kernel. It says where the time goes.
 4. Write a file with class ModelNew: same arguments, same parameter names. Make one change at a time.
