@@ -81,10 +81,12 @@ def test_a_module_of_a_package_becomes_a_task(server, folder):
 
 def test_a_kernel_of_the_client_is_exported_after_its_final_check(server, folder):
     async def work(session):
-        written = await session.call("export", task="task.py", kernel="fast.py", file="best.py", bundle="best.stark")
-        assert written["files"] == [str(folder / "best.py"), str(folder / "best.stark")]
-        assert "class ModelNew" in (folder / "best.py").read_text()
-        assert "overwritten" in await session.refused("export", task="task.py", kernel="fast.py", file="best.py")
+        written = await session.call(
+            "export", task="task.py", kernel="fast.py", file="fastest.py", bundle="fastest.stark"
+        )
+        assert written["files"] == [str(folder / "fastest.py"), str(folder / "fastest.stark")]
+        assert "class ModelNew" in (folder / "fastest.py").read_text()
+        assert "overwritten" in await session.refused("export", task="task.py", kernel="fast.py", file="fastest.py")
 
     run(work, server)
 
