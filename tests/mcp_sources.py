@@ -1,4 +1,4 @@
-"""A small task, and kernels for it: fast, slow, wrong, and one whose compiler's message gives orders."""
+"""A small task, kernels for it (fast, slow, wrong, with orders in the compiler's message), and a module to capture."""
 
 TASK = """
 import torch
@@ -54,3 +54,33 @@ int f() {{ return 1; }}
     + HEAD
     + "        return x\n"
 )
+
+LIBRARY = """
+import os
+from pathlib import Path
+
+import torch
+from torch import nn
+
+
+class Block(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.linear = nn.Linear(16, 16)
+
+    def forward(self, x):
+        return torch.relu(self.linear(x))
+
+
+def make():
+    return Block().eval()
+
+
+def steal():
+    try:
+        Path(__file__).with_name("stolen").write_text("by code that is captured")
+    except OSError:
+        keys = [name for name in os.environ if "KEY" in name or "TOKEN" in name]
+        raise RuntimeError(f"could not write, and saw {keys or 'no key'}")
+    return make()
+"""

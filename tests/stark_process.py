@@ -18,10 +18,9 @@ import threading
 import traceback
 from typing import IO
 
-from paths import TESTS
+from paths import ROOT, TESTS
 
 WARM_MODULES = (
-    "stark.cli.main",
     "stark.run.api",
     "stark.bench.runner",
     "stark.agents.workflows",
@@ -34,7 +33,8 @@ WARM_MODULES = (
 def environment(**extra: object) -> dict[str, str]:
     """This environment without keys of providers, and with what makes outputs comparable."""
     kept = {name: value for name, value in os.environ.items() if not name.endswith("_API_KEY")}
-    shared = {"PYTHONPATH": str(TESTS), "NO_COLOR": "1", "COLUMNS": "200"}
+    sources = os.pathsep.join([str(ROOT / "src"), str(TESTS)])  # of this checkout, wherever STARK is installed from
+    shared = {"PYTHONPATH": sources, "NO_COLOR": "1", "COLUMNS": "200"}
     return {**kept, **shared, **{name: str(value) for name, value in extra.items()}}
 
 
@@ -141,6 +141,9 @@ def _run() -> None:
 
 
 if __name__ == "__main__":
+    from stark.cli.main import load_app
+
+    load_app()  # imports every command
     for name in WARM_MODULES:
         importlib.import_module(name)
     gc.freeze()  # a collection in a child would touch, and so copy, everything

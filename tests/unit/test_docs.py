@@ -17,7 +17,7 @@ from conformance.policy import PolicyConformance
 from fakes import TASK
 from paths import ROOT
 from stark.agents.template_files import VARIABLES
-from stark.cli.main import app
+from stark.cli.main import load_app
 from stark.core.errors import UsageError
 from stark.core.settings import SearchSettings
 from stark.core.tree import Tree
@@ -27,6 +27,8 @@ from stark.run.methods import workflow_edges
 from stark.run.settings_loader import load_settings
 from stark_worker.protocol.errors import Outcome
 from stark_worker.protocol.isolation import Level
+
+APP = load_app()
 
 
 def test_the_page_on_prompts_lists_every_variable_with_its_meaning():
@@ -59,7 +61,7 @@ def test_the_page_on_trust_names_every_exploit_that_gets_through():
 
 def test_the_readme_names_only_commands_that_exist():
     named = set(re.findall(r"\bstark (\w+) ", (ROOT / "README.md").read_text()))
-    known = {command.callback.__name__ for command in app.registered_commands if command.callback}
+    known = {command.callback.__name__ for command in APP.registered_commands if command.callback}
     assert named <= known
 
 
@@ -104,7 +106,7 @@ def test_every_provider_can_be_used_as_it_is_described(words, monkeypatch):
     for name in ("ANTHROPIC_API_KEY", "OPENAI_API_KEY", "GOOGLE_API_KEY"):
         monkeypatch.setenv(name, "none-is-called")
     command, _, *options = words
-    done = CliRunner().invoke(app, [command, "examples/tasks/rms_norm.py", *options, "--dry-run"])
+    done = CliRunner().invoke(APP, [command, "examples/tasks/rms_norm.py", *options, "--dry-run"])
     if isinstance(done.exception, UsageError):  # a package that is not installed here, which the page says how to get
         extra = re.search(r"'stark-kernels(\[\w+\])'", str(done.exception))
         assert extra, done.exception
@@ -128,7 +130,7 @@ def test_the_page_on_trust_names_every_level():
 
 def test_the_reference_names_every_exit_code():
     page = (ROOT / "docs" / "reference.md").read_text().partition("## Exit codes")[2]
-    for code in re.findall(r"(\d+) \w", app.info.epilog):
+    for code in re.findall(r"(\d+) \w", APP.info.epilog):
         assert f"| {code} |" in page, code
 
 

@@ -30,11 +30,15 @@ def test_the_host_never_imports_torch(module):
 
 
 def test_the_command_line_starts_without_the_heavy_parts():
-    assert loaded("import stark.cli.main", "langgraph pydantic_ai openai anthropic jinja2 stark.run.api") == ""
+    heavy = "langgraph pydantic_ai openai anthropic jinja2 stark.run.api"
+    assert loaded("from stark.cli.main import load_app; load_app()", heavy) == ""
 
 
 SERVE = """
 import anyio
+from stark.cli.main import load_app
+
+load_app("mcp")
 from pathlib import Path
 from stark.mcp.rules import ServerRules
 from stark.mcp.sdk.server import Tools, build_server
@@ -49,8 +53,9 @@ import stark.mcp.sdk.serving
 
 
 def test_the_server_for_agents_lists_its_tools_without_the_heavy_parts():
-    heavy = "torch numpy langgraph pydantic_ai openai anthropic matplotlib pyarrow stark_worker.referee"
-    assert loaded(SERVE, heavy) == ""
+    heavy = "torch numpy langgraph pydantic_ai openai anthropic jinja2 matplotlib pyarrow"
+    ours = "stark.agents stark.search stark.cli.optimize stark.cli.terminal.screen stark.run.api stark_worker.referee"
+    assert loaded(SERVE, f"{heavy} {ours}") == ""
 
 
 def test_only_one_folder_imports_the_sdk_for_agents():

@@ -15,13 +15,15 @@ from stark.core.errors import TaskError
 from stark.core.task import Task, check_contract, read_source
 from stark.core.task import load_task as load_plain_task
 
+COMMAND = (sys.executable, "-m", "stark_worker", "capture")
+
 
 def load_task(path: Path, hint: str = "") -> Task:
     """Read a task file. What it takes from packages beside it, or Model from any package, is put into it by source."""
     source = read_source(path)
     if not _takes_from_packages(source, path):
         return load_plain_task(path, hint)
-    flat = str(_ask_worker([str(path), "--file"])["source"])
+    flat = str(_ask_worker(["--file", "--", str(path)])["source"])
     check_contract(flat, path)
     return Task(name=path.stem, source=flat, hint=hint)
 
@@ -56,23 +58,35 @@ class CapturedTask:
 
 def capture_by_name(name: str, inputs: Sequence[str], block: str | None = None) -> CapturedTask:
     """Capture the module that ``package.module:factory`` makes, or a block inside it."""
-    words = [word for each in inputs for word in ("--inputs", each)]
-    answer = _ask_worker([name, *words, *(["--block", block] if block else [])])
-    return CapturedTask(Task(answer["name"], answer["source"]), answer["precision"])
+    return captured_of(_ask_worker(words_of(name, inputs, block)))
 
 
 def rank_by_name(name: str, inputs: Sequence[str], best: int) -> dict[str, Any]:
     """Return the blocks of a model by what a faster one would bring, and the tasks of the best few."""
-    words = [word for each in inputs for word in ("--inputs", each)]
-    return _ask_worker([name, *words, "--rank", "--best", str(best)])
+    return _ask_worker(["--rank", "--best", str(best), *words_of(name, inputs)])
+
+
+def words_of(name: str, inputs: Sequence[str], block: str | None = None) -> list[str]:
+    """Return the command line of the worker. Nothing that is given can be read as another option."""
+    given = [f"--inputs={each}" for each in inputs]
+    return [*given, *([f"--block={block}"] if block else []), "--", name]
+
+
+def captured_of(answer: dict[str, Any]) -> CapturedTask:
+    """Return the task in the worker's answer."""
+    return CapturedTask(Task(answer["name"], answer["source"]), answer["precision"])
 
 
 def _ask_worker(words: Sequence[str]) -> dict[str, Any]:
-    command = [sys.executable, "-m", "stark_worker", "capture", *words]
-    done = subprocess.run(command, capture_output=True, text=True)
-    if done.returncode == 0:
-        return dict(json.loads(done.stdout))
-    last = (done.stderr.strip().splitlines() or ["the process ended without a word"])[-1].removeprefix("capture: ")
-    if "No module named 'torch'" in done.stderr:
+    done = subprocess.run([*COMMAND, *words], capture_output=True, text=True)
+    return read_answer(words[-1], done.returncode, done.stdout, done.stderr)
+
+
+def read_answer(name: str, code: int, out: str, err: str) -> dict[str, Any]:
+    """Return the worker's answer; raise a TaskError that repeats its last words if it has none."""
+    if code == 0:
+        return dict(json.loads(out))
+    last = (err.strip().splitlines() or ["the process ended without a word"])[-1].removeprefix("capture: ")
+    if "No module named 'torch'" in err:
         raise TaskError("Capturing needs torch here.", "Install it with pip install 'stark-kernels[local]'.")
-    raise TaskError(f"{words[0]} cannot be captured: {last}", "Change that place, or write a self-contained task file.")
+    raise TaskError(f"{name} cannot be captured: {last}", "Change that place, or write a self-contained task file.")

@@ -217,6 +217,3 @@ def _run(cells: list[Cell], folder: Path, parallel_runs: int, both_scores: bool,
             "No task is usable: each of them fails here, or tests nothing.",
             f"To see why, type: {format_command('report', folder)}",
         )
-
-
-COMMANDS = (bench,)

@@ -163,6 +163,3 @@ def bound(
     options = drop_unset(evaluation_options(precision, None, target, evaluator, allow_weak_sandbox))
     settings = load_settings(config, sets or [], options).evaluation
     show_bound(asyncio.run(measure_bound(load_task(task), settings, fresh)), as_json)
-
-
-COMMANDS = (judge, baseline, bound)

@@ -281,6 +281,3 @@ def _show_estimate(job: Any) -> None:
     unknown = DeviceFacts(name="the evaluating machine", kind=settings.evaluation.target)
     rows = estimate(new_run_record(job, unknown), settings, models_to_estimate(settings))
     show_estimate(rows, settings.budget.attempts, settings.budget.usd, settings.budget.tokens)
-
-
-COMMANDS = (optimize, resume)

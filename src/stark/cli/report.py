@@ -79,6 +79,3 @@ def compare(
     ]
     facts += [f"Warning: {warning}" for warning in found.warnings]
     screen.show_tables(facts, comparison_tables(found))
-
-
-COMMANDS = (report, compare)

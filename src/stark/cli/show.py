@@ -107,6 +107,3 @@ def view(
             typer.launch(address)
 
     serve(folder, host, port, token, name or [], announce)
-
-
-COMMANDS = (show, export, salvage, view)

@@ -1,14 +1,14 @@
-"""The commands ``stark capture``, ``stark pack-worker``, ``stark config``, ``stark graph`` and ``stark mcp``."""
+"""The commands ``stark capture``, ``stark pack-worker``, ``stark config``, ``stark graph`` and ``stark doctor``."""
 
 from __future__ import annotations
 
-import gc
-import importlib.util
+import asyncio
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from stark.cli.exit_codes import ExitCode
 from stark.cli.options import (
     AllowWeakSandbox,
     ApiKeyEnv,
@@ -19,8 +19,6 @@ from stark.cli.options import (
     ModelName,
     SettingsFile,
     TargetName,
-    Usd,
-    budget_options,
     drop_unset,
     evaluation_options,
 )
@@ -104,47 +102,34 @@ def graph(
     screen.show_line(f"The drawing is in {output}.")
 
 
-def mcp(
-    http: Annotated[bool, typer.Option("--http", help="Serve over HTTP behind a token, instead of stdio.")] = False,
-    host: Annotated[str, typer.Option(help="Address for --http.")] = "127.0.0.1",
-    port: Annotated[int, typer.Option(min=1, max=65535, help="Port for --http.")] = 8765,
-    root: Annotated[
-        Path, typer.Option("--root", metavar="DIR", help="The clients' folder, unless they name roots (default: here).")
-    ] = Path(),
-    trust_tasks: Annotated[
-        bool, typer.Option("--trust-tasks", help="Run tasks outside of the sandbox, as stark judge does.")
-    ] = False,
+def doctor(
     target: TargetName = None,
     model: ModelName = None,
     base_url: BaseUrl = None,
     api_key_env: ApiKeyEnv = None,
-    usd: Usd = None,
     evaluator: EvaluatorName = None,
     allow_weak_sandbox: AllowWeakSandbox = None,
+    runs: Annotated[Path, typer.Option("--runs", metavar="DIR", help="Folder of runs.")] = Path("runs"),
+    as_json: Annotated[bool, typer.Option("--json", help="Print the findings as JSON.")] = False,
     config: SettingsFile = None,
     sets: Assignments = None,
 ) -> None:
-    """Serve the judge and the search as tools for other agents (Model Context Protocol)."""
-    if importlib.util.find_spec("mcp") is None:
-        raise UsageError("The protocol's SDK is not installed.", "Install it with: pip install 'stark-kernels[mcp]'")
-    gc.disable()  # the SDK makes hundreds of classes that stay; looking through them takes a tenth of its import
-    from stark.mcp.rules import ServerRules
-    from stark.mcp.sdk.serving import serve_http, serve_stdio
+    """Try everything that a run needs, and name fixes. Exit code 0: a run can work, 1: it cannot."""
+    from stark.cli.terminal.doctor import Examination
+    from stark.doctor.examination import examine
+    from stark.run.settings_loader import load_settings
+    from stark_worker.protocol.findings import Finding, can_work
 
-    gc.enable()
     options = {
-        **budget_options(None, None, usd, None),
         **evaluation_options(None, None, target, evaluator, allow_weak_sandbox),
         "roles": {"model": model, "base_url": base_url, "api_key_env": api_key_env},
     }
-    folder = root.resolve()
-    if not folder.is_dir():
-        raise UsageError(f"There is no folder {root}.", "Name a folder with --root DIR.")
-    rules = ServerRules.load(config, sets or [], drop_unset(options), trust_tasks)
-    if http:
-        serve_http(rules, folder, host, port)
-    else:
-        serve_stdio(rules, folder)
+    settings = load_settings(config, sets or [], drop_unset(options))
 
+    async def show_findings() -> list[Finding]:
+        with Examination(as_json) as examination:
+            return [examination.add(finding) async for finding in examine(settings, runs, examination.begin)]
 
-COMMANDS = (capture, pack_worker, config, graph, mcp)
+    found = asyncio.run(show_findings())
+    if not can_work(found):
+        raise typer.Exit(ExitCode.MISSING)

@@ -50,6 +50,3 @@ def verify(
     if verification.verdict is not Verdict.HOLDS:
         unresolved = verification.verdict is Verdict.UNRESOLVED
         raise typer.Exit(ExitCode.UNRESOLVED if unresolved else ExitCode.NOT_IMPROVED)
-
-
-COMMANDS = (verify,)

@@ -1,21 +1,23 @@
-"""Writes the files of a kernel for a client: the drop-in and the bundle of evidence."""
+"""Writes files for a client: a task, the drop-in of a kernel and the bundle of evidence."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
 
-from stark.core.errors import UsageError
+from stark.capture.files import CapturedTask
+from stark.core.errors import TaskError, UsageError
 from stark.core.records import Final
 from stark.core.settings import EvaluationSettings
 from stark.core.task import Task
 from stark.mcp.quoting import quote
-from stark.mcp.results import JUDGE, Exported, summarise_final
+from stark.mcp.results import JUDGE, Captured, Exported, summarise_final
 from stark.mcp.roots import Roots
 from stark.mcp.runs import StoredRun
 from stark.report import exports
 from stark.store.lookup import settings_of
 from stark_worker.protocol.report import DeviceFacts
+from stark_worker.protocol.request import Precision
 
 
 @dataclass(frozen=True)
@@ -31,6 +33,16 @@ class Outputs:
         if file is None and bundle is None:
             raise UsageError("There is nothing to write.", "Give file, bundle or both.")
         return cls(roots.new_file(file, ".py") if file else None, roots.new_file(bundle, ".stark") if bundle else None)
+
+
+def write_task(path: Path, captured: CapturedTask) -> Captured:
+    """Write a captured task. The code that was captured may have changed the answer, so it is checked like a file."""
+    try:
+        precision = Precision(captured.precision)
+    except ValueError as error:
+        raise TaskError("The module has weights of a type that is not judged.", "Convert the module first.") from error
+    exports.write_text(path, captured.task.source)
+    return Captured(f"The task is in {path}; its weights are {precision}.", str(path), precision)
 
 
 def export_run(stored: StoredRun, outputs: Outputs) -> Exported:

@@ -6,12 +6,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from stark.capture.confined import Place, capture_in
 from stark.core.errors import UsageError
 from stark.core.task import check_candidate, check_syntax, load_candidate, load_task
 from stark.evaluation.requests import check_reference, make_request
 from stark.mcp import files, results
 from stark.mcp.files import Outputs
-from stark.mcp.results import Baselines, Bounded, Examined, Exported, Judged, Profiled
+from stark.mcp.results import Baselines, Bounded, Captured, Examined, Exported, Judged, Profiled
 from stark.mcp.roots import Roots
 from stark.mcp.rules import Choice, ServerRules
 from stark.mcp.waiting import Activity
@@ -48,6 +49,16 @@ class JudgeTools:
 
     def __init__(self, rules: ServerRules, workers: Workers) -> None:
         self._rules, self._workers = rules, workers
+
+    async def capture(
+        self, roots: Roots, name: str, inputs: Sequence[str], block: str | None, file: str, activity: Activity
+    ) -> Captured:
+        """Make the task file of a module in the client's roots."""
+        path, settings = roots.new_file(file, ".py"), self._rules.evaluation(Choice())
+        place = Place(roots.folders, not self._rules.trust_tasks, settings.allow_weak_sandbox, settings.build_s)
+        activity.begin(f"capturing {name}")
+        captured = await capture_in(place, name, inputs, block)
+        return files.write_task(path, captured)
 
     async def judge(self, roots: Roots, task: str, kernel: Kernel, choice: Choice, activity: Activity) -> Judged:
         """Check and time one kernel, in turns with its task's own model."""

@@ -17,6 +17,7 @@ from stark_worker.protocol.bound import Certainty, Limit
 from stark_worker.protocol.errors import Outcome
 from stark_worker.protocol.findings import Finding, can_work
 from stark_worker.protocol.report import DeviceFacts, EvalReport
+from stark_worker.protocol.request import Precision
 
 JUDGE = "the judge's log, with output of the compiler and the kernel"
 
@@ -98,6 +99,15 @@ class Examined:
     summary: str
     can_work: bool
     findings: list[Found]
+
+
+@dataclass(frozen=True)
+class Captured:
+    """The task file that was written."""
+
+    summary: str
+    file: str
+    precision: Precision
 
 
 @dataclass(frozen=True)

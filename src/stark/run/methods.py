@@ -1,25 +1,25 @@
-"""Methods: a method is a policy and a workflow. The table holds the default and the paper's five."""
+"""Methods: a method is a policy and a workflow. The table holds the default and the paper's five.
+
+Settings need the table alone, so agents and policies are imported only when the parts of a method are built.
+"""
 
 from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from stark.agents.informed.prompts import InformedPrompts
-from stark.agents.prompts import PromptContext, Prompts
-from stark.agents.roles import Team
-from stark.agents.template_files import INFORMED, load_templates
-from stark.agents.workflows import WORKFLOWS, edges_of
 from stark.core.interfaces import ChatModel, Policy, Workflow
 from stark.core.plugins import find_class
 from stark.core.settings import Roles, RoleSettings, Settings
 from stark.core.task import Task
 from stark.core.tree import Role
 from stark.models.open import PLAYBOOK
-from stark.search.policies import open_policy
 from stark_worker.protocol.report import DeviceFacts
+
+if TYPE_CHECKING:
+    from stark.agents.roles import Team
 
 
 @dataclass(frozen=True)
@@ -53,7 +53,7 @@ METHODS = {
         "informed",
         windows=True,
         roles=TEAM_ROLES,
-        templates=INFORMED,
+        templates="informed",
         stops=True,
         profiles_all=True,
         varies_by_task=True,
@@ -128,6 +128,8 @@ def with_stops(settings: Settings) -> Settings:
 
 def templates_of(settings: Settings) -> dict[str, str]:
     """Load the templates that a run with these settings stores."""
+    from stark.agents.template_files import load_templates
+
     return load_templates(settings.prompts, find_method(settings.method).templates)
 
 
@@ -139,11 +141,15 @@ def salt_of(settings: Settings, task: Task) -> str:
 
 def build_policy(settings: Settings) -> Policy:
     """Build the policy of resolved settings."""
+    from stark.search.policies import open_policy
+
     return open_policy(settings.search.policy or find_method(settings.method).policy, settings.search)
 
 
 def build_workflow(settings: Settings, templates: Mapping[str, str], task: Task, device: DeviceFacts) -> Workflow:
     """Build the workflow of the settings' method, with its prompts."""
+    from stark.agents.workflows import WORKFLOWS
+
     workflow: Workflow = find_class("workflow", find_method(settings.method).workflow, WORKFLOWS)(
         make_team(settings, templates, task, device)
     )
@@ -152,6 +158,11 @@ def build_workflow(settings: Settings, templates: Mapping[str, str], task: Task,
 
 def make_team(settings: Settings, templates: Mapping[str, str], task: Task, device: DeviceFacts) -> Team[Any]:
     """Return the prompts and settings that the agents of a run share."""
+    from stark.agents.informed.prompts import InformedPrompts
+    from stark.agents.prompts import PromptContext, Prompts
+    from stark.agents.roles import Team
+    from stark.agents.template_files import INFORMED
+
     context = PromptContext.of(task, device, settings)
     informed = find_method(settings.method).templates == INFORMED
     return Team(InformedPrompts(templates, context) if informed else Prompts(templates, context), settings)
@@ -159,5 +170,7 @@ def make_team(settings: Settings, templates: Mapping[str, str], task: Task, devi
 
 def workflow_edges(name: str) -> list[tuple[str, str, str]]:
     """Return the edges of a method's compiled graph for one attempt: from, to, condition."""
+    from stark.agents.workflows import edges_of
+
     settings = resolve(Settings(method=name))
     return edges_of(build_workflow(settings, templates_of(settings), Task("", ""), DeviceFacts("", "")))

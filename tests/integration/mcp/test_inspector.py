@@ -3,31 +3,37 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import subprocess
-import sys
 
 import pytest
 
-from stark_process import environment
+from mcp_session import command, variables
+from paths import ROOT
 
-INSPECTOR = shutil.which("mcp-inspector")
+FOLDER = ROOT / ".venv" / "inspector" / "node_modules" / ".bin"
+PATH = os.pathsep.join([str(FOLDER), os.environ["PATH"]])
+INSPECTOR = shutil.which("mcp-inspector", path=PATH)
+TOOL_ERROR = 5  # its exit code for an answer that is an error
 pytestmark = pytest.mark.skipif(
-    INSPECTOR is None, reason="install it with: npm install --global @modelcontextprotocol/inspector"
+    INSPECTOR is None,
+    reason="scripts/setup installs it where npm is, or: npm install --global @modelcontextprotocol/inspector",
 )
 
 
-def inspect(folder, method: str, *more: str) -> dict[str, object]:
-    served = [sys.executable, "-m", "stark.cli", "mcp", "--root", str(folder)]
+def inspect(folder, method: str, *more: str, code: int = 0) -> dict[str, object]:
+    given = {**variables(), "PATH": PATH}
+    served = [*command("--root", str(folder)), "-e", f"PYTHONPATH={given['PYTHONPATH']}"]  # a server gets few variables
     words = [INSPECTOR, "--cli", *served, "--method", method, *more]
-    done = subprocess.run(words, capture_output=True, text=True, env=environment())
-    assert done.returncode == 0, done.stdout + done.stderr
+    done = subprocess.run(words, capture_output=True, text=True, env=given, cwd=folder)
+    assert done.returncode == code, done.stdout + done.stderr
     return json.loads(done.stdout)
 
 
-def test_the_tools_have_schemas_that_the_inspector_accepts(tmp_path):
-    tools = inspect(tmp_path, "tools/list")["tools"]
-    assert {"judge", "optimize", "doctor"} <= {tool["name"] for tool in tools}
+def test_the_tools_have_schemas_that_every_client_can_read(tmp_path):
+    tools = inspect(tmp_path, "tools/list", "--strict")["tools"]
+    assert {"capture", "judge", "optimize", "doctor"} <= {tool["name"] for tool in tools}
     assert all(tool["inputSchema"]["type"] == tool["outputSchema"]["type"] == "object" for tool in tools)
 
 
@@ -39,6 +45,6 @@ def test_resources_are_read_and_templates_listed(tmp_path):
 
 def test_a_refusal_is_an_answer_and_no_broken_protocol(tmp_path):
     call = ("--tool-name", "judge", "--tool-arg", "task=/etc/passwd", "--tool-arg", "source=x")
-    refused = inspect(tmp_path, "tools/call", *call)
+    refused = inspect(tmp_path, "tools/call", *call, code=TOOL_ERROR)
     assert refused["isError"]
     assert "outside of the roots" in refused["content"][0]["text"]

@@ -7,109 +7,19 @@ import itertools
 import json
 import os
 import re
-import socket
-import subprocess
-import sys
 import urllib.error
 import urllib.request
-from pathlib import Path
 
-import httpx2
 import pytest
-from mcp import Client, StdioServerParameters
-from mcp.client.streamable_http import streamable_http_client
-from mcp_types import ListRootsResult, Root
+from mcp import StdioServerParameters
 
+from mcp_session import KEY, TOKEN, Session, command, run, variables
 from mcp_sources import FAST, HOSTILE, ORDERS, SLOW, TASK, WRONG
-from stark_process import environment
-from waiting import wait_until
+from stark.core.task import load_task
 from worker_fixture import below
 
-TOKEN = "a-token-of-the-tests-0123456789"
-KEY = "sk-a-key-that-nobody-may-see-0123"
-TOOLS = ("judge", "baseline", "profile", "bound", "optimize", "status", "stop", "show", "export", "doctor")
+TOOLS = ("capture", "judge", "baseline", "profile", "bound", "optimize", "status", "stop", "show", "export", "doctor")
 ERA = pytest.mark.parametrize("mode", ["auto", "legacy"])
-
-
-def command(*more: str) -> list[str]:
-    return [sys.executable, "-m", "stark.cli", "mcp", "--allow-weak-sandbox", *more]
-
-
-def variables() -> dict[str, str]:
-    return environment(STARK_MCP_TOKEN=TOKEN, OPENAI_API_KEY=KEY)
-
-
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory):
-    place = tmp_path_factory.mktemp("served")
-    (place / "task.py").write_text(TASK)
-    (place / "fast.py").write_text(FAST)
-    return place
-
-
-@pytest.fixture(scope="module")
-def server(folder):
-    """A server over HTTP, which all tests of this module share with its worker."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    words = command("--http", "--port", str(port), "--root", str(folder))
-    process = subprocess.Popen(words, env=variables(), stderr=subprocess.DEVNULL)
-    wait_until(lambda: process.poll() is not None or answers(port))
-    yield f"http://127.0.0.1:{port}/mcp"
-    process.terminate()
-    process.wait()
-
-
-def answers(port: int) -> bool:
-    with socket.socket() as tried:
-        return tried.connect_ex(("127.0.0.1", port)) == 0
-
-
-class Session:
-    """One client of the server, in a loop of its own."""
-
-    def __init__(self, address: str | StdioServerParameters, mode: str = "auto", roots: list[Path] | None = None):
-        self._address, self._mode, self.roots = address, mode, roots
-
-    async def __aenter__(self):
-        transport, self._http = self._address, None
-        if isinstance(transport, str):
-            self._http = httpx2.AsyncClient(headers={"Authorization": f"Bearer {TOKEN}"}, timeout=600)
-            transport = streamable_http_client(transport, http_client=self._http)
-
-        async def list_roots(context) -> ListRootsResult:
-            return ListRootsResult(roots=[Root(uri=root.as_uri()) for root in self.roots])
-
-        callback = list_roots if self.roots is not None else None
-        self._client = Client(transport, mode=self._mode, list_roots_callback=callback)
-        self.client = await self._client.__aenter__()
-        return self
-
-    async def __aexit__(self, *error):
-        await self._client.__aexit__(*error)
-        if self._http is not None:
-            await self._http.aclose()
-
-    async def call(self, tool: str, **given):
-        """Return the typed answer of a tool."""
-        found = await self.client.call_tool(tool, given)
-        assert not found.is_error, found.content[0].text
-        assert json.loads(found.content[0].text) == found.structured_content
-        return found.structured_content
-
-    async def refused(self, tool: str, **given) -> str:
-        found = await self.client.call_tool(tool, given)
-        assert found.is_error
-        return found.content[0].text
-
-
-def run(work, *given, **more):
-    async def main():
-        async with Session(*given, **more) as session:
-            return await work(session)
-
-    return asyncio.run(main())
 
 
 def test_two_clients_judge_at_once_a_fast_a_slow_a_wrong_and_a_hostile_kernel(server):
@@ -154,18 +64,34 @@ def test_the_bound_the_baseline_and_the_profile(server):
     run(work, server)
 
 
-def test_a_kernel_of_the_client_is_exported_after_its_final_check(server, folder):
+def test_a_module_of_a_package_becomes_a_task(server, folder):
     async def work(session):
-        written = await session.call("export", task="task.py", kernel="fast.py", file="best.py", bundle="best.stark")
-        assert written["files"] == [str(folder / "best.py"), str(folder / "best.stark")]
-        assert "class ModelNew" in (folder / "best.py").read_text()
-        assert "overwritten" in await session.refused("export", task="task.py", kernel="fast.py", file="best.py")
+        given = {"module": "library:make", "inputs": ["4x16"]}
+        captured = await session.call("capture", file="captured.py", **given)
+        assert (captured["file"], captured["precision"]) == (str(folder / "captured.py"), "fp32")
+        assert "relu" in load_task(folder / "captured.py").source
+        assert "overwritten" in await session.refused("capture", file="captured.py", **given)
+        assert "outside of the roots" in await session.refused("capture", file="../captured.py", **given)
+        refused = await session.refused("capture", module="library:steal", inputs=["4x16"], file="stolen.py")
+        assert "could not write, and saw no key" in refused
+        assert not (folder / "stolen").exists()
 
     run(work, server)
 
 
-@ERA
-def test_a_search_is_started_followed_shown_and_stopped(server, mode):
+def test_a_kernel_of_the_client_is_exported_after_its_final_check(server, folder):
+    async def work(session):
+        written = await session.call(
+            "export", task="task.py", kernel="fast.py", file="fastest.py", bundle="fastest.stark"
+        )
+        assert written["files"] == [str(folder / "fastest.py"), str(folder / "fastest.stark")]
+        assert "class ModelNew" in (folder / "fastest.py").read_text()
+        assert "overwritten" in await session.refused("export", task="task.py", kernel="fast.py", file="fastest.py")
+
+    run(work, server)
+
+
+def test_a_search_is_started_followed_shown_and_stopped(server):
     async def work(session):
         begun = await session.call("optimize", task="task.py", attempts=1000, model="playbook")
         run = begun["run"]
@@ -181,7 +107,7 @@ def test_a_search_is_started_followed_shown_and_stopped(server, mode):
         assert all("not instructions" in text for text in texts)
         assert "confirmed" in await session.refused("export", run=run, file="winner.py")
 
-    run(work, server, mode)
+    run(work, server)
 
 
 RESOURCES = ("tree", "nodes/1/source", "nodes/1/prompts")
@@ -191,10 +117,13 @@ async def read(session: Session, address: str) -> str:
     return (await session.client.read_resource(address)).contents[0].text
 
 
-def test_the_doctor_finds_that_kernels_can_be_judged(server):
-    examined = run(lambda session: session.call("doctor"), server)
-    assert examined["can_work"], examined
+def test_the_doctor_names_what_is_missing_for_a_gpu(server):
+    """The target whose kernels may not be judged here: to judge one takes a minute, and tests of the doctor do that."""
+    examined = run(lambda session: session.call("doctor", target="triton"), server)
     assert "torch" in {finding["name"] for finding in examined["findings"]}
+    missing = [finding for finding in examined["findings"] if finding["state"] == "missing"]
+    assert examined["can_work"] == (not missing)
+    assert all(finding["fix"] for finding in missing)
 
 
 @ERA

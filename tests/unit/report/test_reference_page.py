@@ -8,7 +8,7 @@ from typer.main import get_command
 
 from paths import ROOT
 from stark.cli.exit_codes import MEANINGS
-from stark.cli.main import app
+from stark.cli.main import load_app
 from stark.core.errors import StarkError
 from stark.report.reference_page import reference_page
 from stark.run.settings_loader import known_keys
@@ -17,7 +17,7 @@ PAGE = ROOT / "docs" / "reference.md"
 
 
 def test_the_committed_page_is_what_the_code_says_today():
-    assert PAGE.read_text(encoding="utf-8") == reference_page(get_command(app), MEANINGS), (
+    assert PAGE.read_text(encoding="utf-8") == reference_page(get_command(load_app()), MEANINGS), (
         "docs/reference.md is out of date; run scripts/reference and commit the page."
     )
 
@@ -27,7 +27,7 @@ def test_every_setting_command_and_exit_code_is_on_it():
     for key in known_keys():
         listed = re.sub(r"^roles\.\w+\.", "roles.*.", key)  # the four roles have the same settings
         assert f"\n| `{listed}` | " in page, key
-    for command in get_command(app).commands:
+    for command in get_command(load_app()).commands:
         assert f"### stark {command}\n" in page
     for code in exit_codes(StarkError):
         assert f"\n| {code} | " in page, code

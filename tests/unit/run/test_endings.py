@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 import stark
 from fakes import TASK, HashEvaluator
 from stark.analysis.results import read_results
-from stark.cli.main import app
+from stark.cli.main import load_app
 from stark.core.errors import SettingsError, StoreError, TaskError, UsageError
 from stark.run.api import change_on_resume, prepare, resume_run, start
 from stark.run.settings_loader import load_settings
@@ -48,7 +48,7 @@ def options(evaluator: str):
 
 
 def command(*words):
-    return CliRunner().invoke(app, [str(word) for word in words])
+    return CliRunner().invoke(load_app(), [str(word) for word in words])
 
 
 def test_ctrl_c_in_a_script_ends_the_script(task, tmp_path, press):

@@ -14,7 +14,7 @@ import pytest
 from typer.testing import CliRunner
 
 from paths import ROOT
-from stark.cli.main import app
+from stark.cli.main import load_app
 from stark.run.api import resume
 from stark.store.lookup import only_run, settings_of
 from stark.store.open import open_store
@@ -57,7 +57,7 @@ def test_an_old_store_is_resumed_with_the_same_numbers(stored):
 def test_an_old_store_is_shown_and_stays_as_it_is(stored):
     version, folder = stored
     before = (folder / "stark.db").read_bytes()
-    shown = CliRunner().invoke(app, ["show", str(folder)])
+    shown = CliRunner().invoke(load_app(), ["show", str(folder)])
     assert shown.exit_code == 0
     for number, _, runtime_ms in EXPECTED[version][:4]:
         assert f"#{number}" in shown.output or number == 0

@@ -111,6 +111,3 @@ def _find(folder: Path, name: str) -> str:
 
     with closing(open_store(folder, write=False)) as store:
         return pick_run(store, folder, name).id
-
-
-COMMANDS = (watch, runs)
