@@ -1,4 +1,7 @@
-"""The protocol as the official inspector sees it, on its command line. It comes from npm, so it need not be there."""
+"""The protocol as the official inspector sees it, on its command line. It comes from npm, so it need not be there.
+
+npm install --prefix .venv/inspector node@22 @modelcontextprotocol/inspector@2.12.0
+"""
 
 from __future__ import annotations
 
@@ -18,7 +21,7 @@ INSPECTOR = shutil.which("mcp-inspector", path=PATH)
 TOOL_ERROR = 5  # its exit code for an answer that is an error
 pytestmark = pytest.mark.skipif(
     INSPECTOR is None,
-    reason="scripts/setup installs it where npm is, or: npm install --global @modelcontextprotocol/inspector",
+    reason="the first lines of this file say how to get mcp-inspector",
 )
 
 
