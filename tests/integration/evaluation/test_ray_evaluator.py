@@ -141,7 +141,6 @@ def test_a_grid_survives_a_lost_node_and_a_killed_driver_with_the_trees_of_the_l
         cluster.remove_node(lost, allow_graceful=False)
         wait_until(lambda: stored(ray, "nodes") >= 3)
         driver.kill()
-    wait_until(lambda: not gateways())
     run_bench(tmp_path, ray, "ray", cluster.address).communicate()
     assert trees(ray) == trees(local)
     assert sum(map(len, trees(ray).values())) == 2 * (1 + 2)
