@@ -93,6 +93,7 @@ def gateways() -> list[int]:
     return found
 
 
+@pytest.mark.slow  # CI shows the same of a node and the whole driver, below
 def test_nothing_is_lost_or_blamed_if_a_node_or_the_gateway_dies(cluster):
     lost, builder = add_lane(cluster), start_node(cluster, num_cpus=1)
     requests = variants(4)
