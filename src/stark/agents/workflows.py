@@ -141,17 +141,18 @@ def edges_of(workflow: Any) -> list[tuple[str, str, str]]:
     return [(edge.source, edge.target, str(edge.data or "")) for edge in workflow.graph.get_graph().edges]
 
 
-def choose_route(state: State) -> str:
+# A function that is not async would run in a thread of its own.
+async def choose_route(state: State) -> str:
     """Algorithm 1, line 5: repair a failed node, improve any other."""
     return "failed" if state["ticket"].parent.failed else "not failed"
 
 
-def choose_after_plan(state: State) -> str:
+async def choose_after_plan(state: State) -> str:
     """Skip the coder if the reply holds no plan."""
     return "plan" if state["proposal"].plan else "no plan"
 
 
-def choose_after_code(state: State) -> str:
+async def choose_after_code(state: State) -> str:
     """Ask the planner once more if the code is known from an earlier attempt."""
     source = state["proposal"].source
     is_known = source is not None and find_twin(state["ticket"].tree, source) is not None

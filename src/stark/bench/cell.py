@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
+from functools import cached_property
 from typing import Any
 
 from stark.core.records import Kind, RunRecord
@@ -36,7 +37,7 @@ class Cell:
     given: tuple[GivenSource, ...] = field(default=(), repr=False)
     system: str = ""  # the tool that made the given sources
 
-    @property
+    @cached_property
     def id(self) -> str:
         parts = [self.task.name, self.kind, self.settings.evaluation.score]
         if self.kind in (Kind.SEARCH, Kind.RESCORED):  # the words are keys in stores and never change

@@ -25,6 +25,7 @@ class StoredCells:
         self._cells, self._store, self._device, self._both_scores = cells, store, device, both_scores
         self._records = {record.id: record for record in store.runs()}
         self._endings = {run_id: ending for run_id in self._records if (ending := store.ending(run_id))}
+        self._has_unknown_price = any(map(self._lacks_price, self._records))
         self.made = {cell.id: self._count_attempts(cell) for cell in cells}
         self._check()
         for cell in cells:  # only after every check, so that a refused grid changes nothing
@@ -49,6 +50,7 @@ class StoredCells:
         """Store why a cell ended."""
         self._store.end(cell.id, ending)
         self._endings[cell.id] = ending
+        self._has_unknown_price = self._has_unknown_price or self._lacks_price(cell.id)
 
     def ending(self, cell: Cell) -> Ending | None:
         """Return the ending of a cell, or None if it has more to do."""
@@ -98,9 +100,8 @@ class StoredCells:
         return all(ending is not None and ending.reason in UNUSABLE_TASK for ending in endings)
 
     def spent_usd(self) -> float | None:
-        """Return the US dollars spent, or None if the price of any call is not known."""
-        usages = [each for run_id in self._records for each in self._store.usage(run_id).values()]
-        if any(each.usd is None for each in usages):
+        """Return the US dollars spent, or None if the price of any call of a run that has ended is not known."""
+        if self._has_unknown_price:
             return None
         return sum(self._store.spent(run_id).usd for run_id in self._records)
 
@@ -113,6 +114,9 @@ class StoredCells:
             return any(role in self._store.usage(run_id) for run_id in same)
 
         return has_answered
+
+    def _lacks_price(self, run_id: str) -> bool:
+        return any(each.usd is None for each in self._store.usage(run_id).values())
 
     def _count_attempts(self, cell: Cell) -> int:
         if cell.kind is not Kind.SEARCH or cell.id not in self._records:

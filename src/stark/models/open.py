@@ -5,7 +5,6 @@ from __future__ import annotations
 import socket
 import typing
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from importlib.metadata import entry_points
 from pathlib import Path
 from urllib.parse import urlsplit
 from urllib.request import getproxies
@@ -13,7 +12,7 @@ from urllib.request import getproxies
 from stark.core.chat import Reply
 from stark.core.errors import KeyMissing, ModelUnavailable, UsageError
 from stark.core.interfaces import ChatModel
-from stark.core.plugins import find_class
+from stark.core.plugins import find_class, find_entry_points
 from stark.core.settings import RoleSettings
 from stark.core.tree import Role
 from stark.models.recorded import RecordedModel, ReplayModel, load_script
@@ -110,6 +109,6 @@ def _require_stored_replies(name: str, load_replies: StoredReplies | None) -> St
 def _is_class_name(name: str) -> bool:
     """True for an entry point or ``package.module:Class``. No provider has a dot, and no model a class's spelling."""
     module, _, attribute = name.partition(":")
-    return name in entry_points(group=f"stark.{ENTRY_POINT}").names or (
+    return name in find_entry_points(ENTRY_POINT) or (
         attribute.isidentifier() and ("." in module or attribute[0].isupper())
     )

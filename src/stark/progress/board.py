@@ -198,7 +198,7 @@ class Board:
         self.began: float | None = None  # when the first piece began
         self._pace = Pace(ASSUMED[Target.CPU])
         self._taken: dict[tuple[str, Work, int], _Taken] = {}
-        self._lanes = _LaneMeter()
+        self._lanes, self._in_lanes = _LaneMeter(), 0
         self._estimate: tuple[float, float | None] = (-math.inf, None)
 
     def add(self, plan: RunPlan, nodes: Iterable[NodeLine] = (), final: Final | None = None) -> RunBoard:
@@ -217,9 +217,10 @@ class Board:
             if event.kind is EventKind.NOTE:
                 self.notes.append(event.text)
             if (run := self.runs.get(event.run)) is not None:
-                self._lanes.measure(self._count_in_lanes(), now)
+                before = self._count_in_lanes(run)
                 self._apply(run, event, now)
-                self._lanes.measure(self._count_in_lanes(), now)
+                self._in_lanes += self._count_in_lanes(run) - before  # of one run: there may be thousands
+                self._lanes.measure(self._in_lanes, now)
 
     def _apply(self, run: RunBoard, event: Event, now: float) -> None:
         run.spent = event.spent
@@ -281,9 +282,8 @@ class Board:
         began = old.began if old else now
         run.flights[event.work, number] = Flight(run.plan.run, event.work, number, parent, step, now, began)
 
-    def _count_in_lanes(self) -> int:
-        flights = [(run.plan.run, *key, flight) for run in self.runs.values() for key, flight in run.flights.items()]
-        return sum(self._taken[run, work, number].is_in_lane(f.step) for run, work, number, f in flights)
+    def _count_in_lanes(self, run: RunBoard) -> int:
+        return sum(self._taken[run.plan.run, *key].is_in_lane(each.step) for key, each in run.flights.items())
 
     def _leave(self, run: RunBoard, now: float, number: int) -> None:
         """Let finished work land, and learn from it."""

@@ -6,6 +6,7 @@ import platform
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
@@ -152,6 +153,7 @@ def check_device(stored: DeviceFacts, here: DeviceFacts) -> None:
         )
 
 
+@cache
 def versions() -> dict[str, str]:
     """Return the versions that the host's part of a result depends on; the device facts hold the worker's."""
     found = {"python": platform.python_version(), "platform": platform.platform()}

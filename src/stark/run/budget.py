@@ -15,7 +15,7 @@ from stark.core.records import EndReason, Spend
 from stark.core.settings import BudgetSettings, RoleSettings
 
 ENVELOPE_TOKENS = 1_024  # what a provider may add around a prompt: chat template, tool preamble
-CLOCK_S = 5.0  # time between two entries of the clock, which a killed run loses
+CLOCK_S = 30.0  # time between two entries of the clock, which a killed run loses; each is a write to the disk
 
 
 class BudgetExhausted(Exception):

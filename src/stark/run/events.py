@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import math
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -14,6 +16,8 @@ from stark.core.steps import Step, Work
 from stark.evaluation.steps import listening
 from stark.progress.board import Board
 from stark.store.flights_file import remove_flights, write_flights
+
+WRITE_EVERY_S = 0.2  # with hundreds of runs in flight, each event would write thousands of lines
 
 
 class EventSender:
@@ -48,14 +52,42 @@ def recording(folder: Path, board: Board | None, listener: Listener) -> Iterator
     with a board of its own shows that one.
     """
     kept: Board = board or getattr(listener, "board", None) or Board()
+    file = _FlightsFile(folder, kept)
 
     def record(event: Event) -> None:
-        now = time.time()
-        kept.apply(event, now)
-        write_flights(folder, kept.flights(now))
+        kept.apply(event, time.time())
+        file.update()
         listener(event)
 
     try:
         yield kept, record
     finally:
-        remove_flights(folder)
+        file.remove()
+
+
+class _FlightsFile:
+    """The file of what is in flight, written at most every ``WRITE_EVERY_S``, and after the last change."""
+
+    def __init__(self, folder: Path, board: Board) -> None:
+        self._folder, self._board = folder, board
+        self._next_at = -math.inf
+        self._due: asyncio.TimerHandle | None = None
+
+    def update(self) -> None:
+        if self._due is not None:
+            return
+        loop = asyncio.get_running_loop()
+        if loop.time() < self._next_at:
+            self._due = loop.call_at(self._next_at, self._write)
+        else:
+            self._write()
+
+    def _write(self) -> None:
+        self._due = None
+        self._next_at = asyncio.get_running_loop().time() + WRITE_EVERY_S
+        write_flights(self._folder, self._board.flights(time.time()))
+
+    def remove(self) -> None:
+        if self._due is not None:
+            self._due.cancel()
+        remove_flights(self._folder)

@@ -29,6 +29,7 @@ from ray.exceptions import RayActorError, RayError
 import stark_worker
 from stark.core.errors import EvaluatorError
 from stark.evaluation.cluster import node
+from stark.evaluation.cluster.address import find_cluster
 from stark.evaluation.cluster.dispatch import Dispatcher, Job
 from stark.evaluation.cluster.messages import Did, Event, Order, Question
 from stark.evaluation.cluster.pool import CPU_LANE, LANE_CAPACITY, Builder, Lane, Pool
@@ -207,7 +208,7 @@ def connected(order: Order) -> Iterator[None]:
     """Connect to the cluster, or start one that only this machine reaches, and end it afterwards."""
     if order.address is not None:
         try:
-            ray.init(address=order.address, **QUIET)
+            ray.init(address=find_cluster(order.address), **QUIET)
         except (ConnectionError, OSError, RuntimeError, ValueError, RayError) as error:
             raise EvaluatorError(
                 f"The Ray cluster at {order.address} cannot be reached: {' '.join(str(error).split())[:400]}",

@@ -197,7 +197,9 @@ class Pool:
                 "with --allow-weak-sandbox.",
             )
         what = "GPU" if self._resource == "GPU" else f"node with the resource {CPU_LANE}"
-        nodes = "; ".join(f"{node.address}: {node.cores} cores" for node in self._nodes.values())
+        nodes = "; ".join(
+            f"{node.address}: {node.cores} core{'' if node.cores == 1 else 's'}" for node in self._nodes.values()
+        )
         option = "--num-gpus N" if self._resource == "GPU" else f"--resources '{{\"{CPU_LANE}\": 1}}'"
         return EvaluatorError(
             f"The cluster has no {what}. Its nodes: {nodes or 'none'}.",
