@@ -54,6 +54,7 @@ def summarise_run(store: StoreReader, record: RunRecord, is_held: bool = False) 
         "root_ms": metrics and metrics.root_ms,
         "best_ms": best_ms,
         "share": light and light.share(best_ms),
+        "is_bound_certain": light and light.is_certain,
         "speedup": metrics and metrics.speedup,
         "interval": final and final.speedup_interval,
         "is_confirmed": bool(final and final.holds),

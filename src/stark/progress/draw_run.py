@@ -76,10 +76,11 @@ def status_lines(run: RunBoard, frame: Frame) -> list[Line]:
     best = run.best
     shown = line_of(("no correct kernel yet", "dim"))
     if best is not None:
-        speedup = run.speedup(best)
+        speedup, reached = run.speedup(best), run.light.describe(best.runtime_ms) if run.light else ""
         shown = line_of(
             (f"{speedup:.2f}x " if speedup else "", "bold green" if speedup and speedup > 1 else "bold"),
             f"by {format_name(best.id)} in {best.runtime_ms:.3f} ms  ",
+            (f"{reached}  " if reached else "", "dim"),
             (format_curve(run.best_so_far(), min(CURVE_WIDTH, max(8, frame.width - 40)), marks), "cyan"),
         )
     share = run.made / plan.attempts if plan.attempts else 0.0

@@ -53,7 +53,13 @@ stark.format = {
     return "";
   },
   percent: (value) => `${Math.round(value * 100)} %`,
+  // A share of the bound: "~" marks a bound that is only a hint.
+  share: (value, isCertain) => (value === null || value === undefined ? "" : `${isCertain ? "" : "~"}${stark.format.percent(value)}`),
 };
+
+// The share of the bound that a time reaches; null if it is not known.
+stark.shareOf = (run, ms) => (run.bound?.ms && ms ? run.bound.ms / ms : null);
+stark.HINT = "~ marks a bound that is only a hint";
 
 // A small drawing of an outcome and its word.
 stark.badge = (kind, word) =>

@@ -5,7 +5,7 @@ stark.table = ({ columns, rows, onOpen, sortBy, isDescending = false, textOf, is
   const state = { rows, sortBy: sortBy ?? columns[0].name, isDescending, text: "", isChosen, selected: null };
   const body = stark.h("tbody");
   const heads = columns.map((column) => {
-    const button = stark.h("button", { type: "button" }, column.name);
+    const button = stark.h("button", { type: "button", title: column.title }, column.name);
     button.addEventListener("click", () => {
       state.isDescending = state.sortBy === column.name ? !state.isDescending : Boolean(column.isNumber && column.isBestHigh);
       state.sortBy = column.name;
