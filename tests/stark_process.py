@@ -18,7 +18,7 @@ import threading
 import traceback
 from typing import IO
 
-from paths import TESTS
+from paths import ROOT, TESTS
 
 WARM_MODULES = (
     "stark.cli.main",
@@ -34,7 +34,8 @@ WARM_MODULES = (
 def environment(**extra: object) -> dict[str, str]:
     """This environment without keys of providers, and with what makes outputs comparable."""
     kept = {name: value for name, value in os.environ.items() if not name.endswith("_API_KEY")}
-    shared = {"PYTHONPATH": str(TESTS), "NO_COLOR": "1", "COLUMNS": "200"}
+    own = os.pathsep.join(map(str, (ROOT / "src", TESTS)))  # this checkout, whatever is installed
+    shared = {"PYTHONPATH": own, "NO_COLOR": "1", "COLUMNS": "200"}
     return {**kept, **shared, **{name: str(value) for name, value in extra.items()}}
 
 

@@ -5,13 +5,15 @@
 stark.chart = (label, make, isShort = false) => {
   const element = stark.h("div", { class: isShort ? "chart short" : "chart", role: "img", "aria-label": label });
   let drawing = null;
+  let width = 0;
   const draw = () => {
-    if (!element.clientWidth) return;
+    width = element.clientWidth;
+    if (!width) return;
     drawing ||= window.echarts.init(element, null, { renderer: "canvas" });
     drawing.resize();
     drawing.setOption({ animation: false, textStyle: { fontFamily: stark.colours().font }, ...make(stark.colours()) }, true);
   };
-  const watcher = new ResizeObserver(draw);
+  const watcher = new ResizeObserver(() => element.clientWidth !== width && draw());
   watcher.observe(element);
   document.addEventListener("stark-theme", draw);
   return {

@@ -21,7 +21,8 @@ stark.kindOf = (row, rootMs) => {
   return rootMs && row.ms > rootMs ? "slower" : "faster";
 };
 
-const few = (number, digits = 3) => Number(number).toLocaleString("en", { maximumSignificantDigits: digits });
+const threeDigits = new Intl.NumberFormat("en", { maximumSignificantDigits: 3 }); // to make one takes longer than to use it
+const few = (number) => threeDigits.format(number);
 stark.format = {
   ms: (value) => {
     if (value === null || value === undefined) return "–";

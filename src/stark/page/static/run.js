@@ -1,6 +1,8 @@
 // The view of one run.
 "use strict";
 
+const headOf = ({ nodes, first, ...head }) => JSON.stringify(head);
+
 stark.RunView = class {
   constructor(source, { store, run }, go) {
     Object.assign(this, { source, store, run, go });
@@ -21,8 +23,7 @@ stark.RunView = class {
 
   async start() {
     this.document = await this.source.run(this.store, this.run, 0);
-    this.build();
-    this.refresh();
+    this.build(); // the app draws it once it has a size
     this.stop = this.source.follow(this.store, () => this.update(), (isOpen) => stark.showConnection(isOpen));
     return this;
   }
@@ -44,6 +45,7 @@ stark.RunView = class {
         this.isStale = false;
         const news = await this.source.run(this.store, this.run, this.document.nodes.length);
         const isSame = news.created_at === this.document.created_at && news.first === this.document.nodes.length;
+        if (isSame && !news.nodes.length && headOf(news) === headOf(this.document)) continue;
         this.document = isSame ? { ...news, nodes: [...this.document.nodes, ...news.nodes] } : await this.source.run(this.store, this.run, 0);
         this.cache.delete(this.document.winner);
         this.refresh();

@@ -55,7 +55,8 @@ stark.RunsView = class {
       this.cards = h("section", { class: "cards", "aria-label": "Summary" });
       this.problems = h("section", null);
       this.element.append(this.cards, this.problems, this.matrix, h("section", { class: "card" }, h("h2", null, "Runs"), h("div", { class: "tools" }, this.filter), this.table.element));
-    } else this.table.set({ rows });
+    }
+    this.table.set({ rows });
     const faster = searches.filter((row) => row.speedup > 1);
     const usd = searches.map((row) => row.spent.usd);
     const card = (name, value, note, extra) => h("div", { class: "figure" }, h("h3", null, name), h("p", { class: "value" }, value), h("p", { class: "dim" }, note), extra);
