@@ -82,6 +82,12 @@ def test_everything_in_flight_has_a_step_and_its_seconds():
         assert expected in shown
 
 
+def test_a_benchmark_is_never_silent_before_its_runs_are_known():
+    shown = texts(draw_bench(Board(), "store", frame()))
+    assert any("starting" in line for line in shown)
+    assert not any("0 of 0" in line for line in shown)
+
+
 def test_what_has_landed_was_cut_short_or_ended_is_no_longer_in_flight():
     board = a_board()
     for number in (1, 2, 3):
