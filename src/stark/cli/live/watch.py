@@ -29,10 +29,13 @@ def watch(folder: RunFolder, run: RunName = None, plain: Plain = False) -> None:
     from stark.progress.draw_run import draw_only_run
 
     stored = StoredBoard(folder, _find(folder, run) if run else None)
-    is_single = len(stored.board.runs) == 1
+
+    def is_single() -> bool:  # asked again and again: a run may have no record yet
+        return len(stored.board.runs) <= 1
+
     story = Story()
     view = View(
-        lambda board, frame: draw_only_run(board, frame) if is_single else draw_bench(board, str(folder), frame),
+        lambda board, frame: draw_only_run(board, frame) if is_single() else draw_bench(board, str(folder), frame),
         plain=plain,
         board=stored.board,
     )
@@ -43,9 +46,9 @@ def watch(folder: RunFolder, run: RunName = None, plain: Plain = False) -> None:
         return
     try:
         with view:
-            view.began = time.time() - stored.seconds if is_single else view.began
+            view.began = time.time() - stored.seconds if is_single() else view.began
             while stored.is_written():
-                for line in story.news(stored.board, is_single):
+                for line in story.news(stored.board, is_single()):
                     view.line(line)
                 time.sleep(POLL_S)
                 stored.refresh()
