@@ -82,6 +82,14 @@ def test_everything_in_flight_has_a_step_and_its_seconds():
         assert expected in shown
 
 
+def test_work_after_the_end_of_a_run_is_shown():
+    board = a_board(a_node(1, ms=5.0))
+    board.apply(Event(EventKind.ENDED, run="run", ending=Ending(EndReason.DONE)), 102.0)
+    busy, idle = frame(), replace(frame(), doing="")
+    assert any("starting" in line for line in texts(draw_only_run(board, busy)))
+    assert not any(UNICODE.spinner[0] in line or "waiting" in line for line in texts(draw_only_run(board, idle)))
+
+
 def test_a_benchmark_is_never_silent_before_its_runs_are_known():
     shown = texts(draw_bench(Board(), "store", frame()))
     assert any("starting" in line for line in shown)

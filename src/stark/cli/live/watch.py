@@ -38,6 +38,7 @@ def watch(folder: RunFolder, run: RunName = None, plain: Plain = False) -> None:
         lambda board, frame: draw_only_run(board, frame) if is_single() else draw_bench(board, str(folder), frame),
         plain=plain,
         board=stored.board,
+        doing="",
     )
     view.time_left = stored.seconds_left
     if not stored.is_written():
