@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from stark.analysis.metrics import RunMetrics, compute_metrics
-from stark.core.bound import SpeedOfLight, speed_of_light
+from stark.core.bound import SpeedOfLight, judged_speed_of_light
 from stark.core.errors import StoreError
 from stark.core.interfaces import StoreReader
 from stark.core.records import Ending, EndReason, Final, Kind, RoleUsage, RunRecord
@@ -86,8 +86,8 @@ class RunResult:
 
     @property
     def light(self) -> SpeedOfLight | None:
-        """The bound of the task that counts, given the winner; None if none is stored."""
-        return speed_of_light(self.bound, self.metrics.best_ms if self.metrics else None)
+        """The bound of the task that counts, given the search; None if none is stored."""
+        return judged_speed_of_light(self.bound, self.judgements)
 
     def speedup(self, baseline: str = EAGER) -> float | None:
         """Speed of the winner over a baseline; None for a failed task.

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from stark.core.tree import ROOT_ID, Node, Tree
+from stark.core.tree import ROOT_ID, Judgement, Node, Tree
 from stark_worker.protocol.bound import Bound, Certainty
 from stark_worker.protocol.report_text import format_share
 
@@ -90,3 +90,9 @@ def tree_speed_of_light(tree: Tree) -> SpeedOfLight | None:
 def stored_speed_of_light(nodes: Iterable[Node]) -> SpeedOfLight | None:
     """Return the same for the nodes of a stored run."""
     return tree_speed_of_light(Tree(nodes))
+
+
+def judged_speed_of_light(bound: Bound | None, judgements: Iterable[Judgement]) -> SpeedOfLight | None:
+    """Return the same from judgements: the times of the search decide whether a bound is beaten, in every view."""
+    times = [each.runtime_ms for each in judgements if each.runtime_ms is not None and each.id != ROOT_ID]
+    return speed_of_light(bound, min(times, default=None))

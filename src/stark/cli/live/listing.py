@@ -12,7 +12,7 @@ from datetime import datetime
 from pathlib import Path
 
 from stark.analysis.metrics import RunMetrics, compute_metrics
-from stark.core.bound import SpeedOfLight, speed_of_light
+from stark.core.bound import SpeedOfLight, judged_speed_of_light
 from stark.core.errors import StarkError
 from stark.core.interfaces import StoreReader
 from stark.core.records import Final, Kind, RunRecord
@@ -78,7 +78,7 @@ def _describe(folder: Path, store: StoreReader, records: list[RunRecord]) -> Lis
     found = [_measure(judged[plan.run], store.final(plan.run)) for plan in searches]
     speedups = [each.speedup for each in found if each is not None and each.speedup is not None]
     best_ms = found[0].best_ms if len(found) == 1 and found[0] is not None else None
-    light = _find_light(store, searches[0].run, best_ms) if best_ms is not None else None
+    light = _find_light(store, searches[0].run, judged[searches[0].run]) if best_ms is not None else None
     tasks = list(dict.fromkeys(plan.task for plan in plans))
     usages = [usage for record in records for usage in store.usage(record.id).values()]
     return Listed(
@@ -113,6 +113,6 @@ def _measure(judged: list[Judgement], final: Final | None) -> RunMetrics | None:
     return compute_metrics(judged, final) if is_measured else None
 
 
-def _find_light(store: StoreReader, run_id: str, best_ms: float) -> SpeedOfLight | None:
+def _find_light(store: StoreReader, run_id: str, judged: list[Judgement]) -> SpeedOfLight | None:
     root = store.node(run_id, ROOT_ID)
-    return speed_of_light(root.report.bound, best_ms) if root else None
+    return judged_speed_of_light(root.report.bound, judged) if root else None

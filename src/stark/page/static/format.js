@@ -39,7 +39,7 @@ stark.format = {
   },
   seconds: (value) => {
     if (value === null || value === undefined) return "–";
-    if (value < 60) return `${value < 10 ? value.toFixed(1) : Math.round(value)} s`;
+    if (value < 60) return `${value < 10 && !Number.isInteger(value) ? value.toFixed(1) : Math.round(value)} s`;
     const minutes = Math.floor(value / 60);
     return minutes < 60 ? `${minutes} min ${Math.round(value % 60)} s` : `${Math.floor(minutes / 60)} h ${minutes % 60} min`;
   },

@@ -3,6 +3,12 @@
 
 const headOf = ({ nodes, first, ...head }) => JSON.stringify(head);
 
+const boundNote = (bound) => {
+  if (!bound.ms) return "shorter algebra was found";
+  if (bound.is_followed) return `shorter algebra was found; ${stark.format.ms(bound.ms)} to move inputs and outputs`;
+  return `${bound.is_certain ? "" : "a hint only; "}${stark.format.ms(bound.ms)}, limited by ${bound.limit}`;
+};
+
 stark.RunView = class {
   constructor(source, { store, run }, go) {
     Object.assign(this, { source, store, run, go });
@@ -144,7 +150,7 @@ stark.RunView = class {
     stark.fill(this.summary,
       card("Best kernel", h("span", { class: "hero" }, format.speed(speed)), proof, best ? h("button", { class: "link", type: "button", onclick: () => this.go({ node: best.id }) }, `open node ${best.id}`) : null),
       card("Time per call", [h("span", null, format.ms(bestMs))], rootMs ? `eager ${format.ms(rootMs)}` : "eager was not timed", run.baselines.filter((each) => each.ms && each.name !== "eager").map((each) => h("p", { class: "dim" }, `${each.name.replace(" default", "")} ${format.ms(each.ms)}`))),
-      run.bound ? card("Share of the bound", share === null ? "not known" : format.share(share, run.bound.is_certain), `${run.bound.is_certain ? "" : "a hint only; "}${run.bound.ms ? `${format.ms(run.bound.ms)}, limited by ${run.bound.limit}` : "shorter algebra was found"}`) : null,
+      run.bound ? card("Share of the bound", share === null ? "not known" : format.share(share, run.bound.is_certain), boundNote(run.bound)) : null,
       card("Attempts", `${attempts.length} of ${run.budget.attempts}`, `${correct} correct, ${attempts.length - correct} failed`, progress),
       card("Spent", run.spent.usd === null ? tokens : format.usd(run.spent.usd), run.spent.usd === null ? "the price is not known" : `${tokens}, limit ${format.usd(run.budget.usd)}`),
       card("Time", format.seconds(run.seconds), run.is_live ? "still running" : run.ending ? run.ending.meaning : "interrupted"));
