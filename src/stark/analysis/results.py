@@ -8,12 +8,14 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from stark.analysis.metrics import RunMetrics, compute_metrics
+from stark.core.bound import SpeedOfLight, judged_speed_of_light
 from stark.core.errors import StoreError
 from stark.core.interfaces import StoreReader
 from stark.core.records import Ending, EndReason, Final, Kind, RoleUsage, RunRecord
 from stark.core.tree import ROOT_ID, Judgement, Role
 from stark.store.open import open_store
 from stark_worker.protocol.baselines import EAGER
+from stark_worker.protocol.bound import Bound
 from stark_worker.protocol.report import DeviceFacts, Phases, sum_phases
 from stark_worker.protocol.request import Precision, Score
 
@@ -55,6 +57,7 @@ class RunResult:
     failed_baselines: Mapping[str, str] = field(default_factory=dict)
     phases_s: Phases = field(default_factory=Phases)
     is_benchmarked: bool = False  # made by a benchmark, which stores an ending for each of its runs
+    bound: Bound | None = field(default=None, repr=False)  # of the task, on the device of the run
 
     @property
     def complete(self) -> bool:
@@ -80,6 +83,11 @@ class RunResult:
         made = self.metrics.attempts if self.metrics is not None else 0
         ended_early = self.kind == Kind.SEARCH and self.ending is not None and self.ending.reason != EndReason.DONE
         return made if self.kind == Kind.JUDGED or ended_early else max(made, self.budget)
+
+    @property
+    def light(self) -> SpeedOfLight | None:
+        """The bound of the task that counts, given the search; None if none is stored."""
+        return judged_speed_of_light(self.bound, self.judgements)
 
     def speedup(self, baseline: str = EAGER) -> float | None:
         """Speed of the winner over a baseline; None for a failed task.
@@ -148,6 +156,7 @@ def _read_result(
     ending = store.ending(record.id)
     refused = ending.message if ending is not None and ending.reason == EndReason.DEGENERATE_TASK else ""
     usage, baselines = store.usage(record.id), timed.get(_baseline_key(record), [])
+    reference = store.node(record.id, ROOT_ID) if measured else None
     return RunResult(
         run_id=record.id,
         kind=record.kind,
@@ -174,6 +183,7 @@ def _read_result(
         final=final,
         failed_baselines={each.label: each.outcome.replace("_", " ") for each in baselines if each.runtime_ms is None},
         is_benchmarked="kind" in record.labels,
+        bound=reference.report.bound if reference else None,
     )
 
 

@@ -9,8 +9,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from stark.core.tree import ROOT_ID, Node, Tree
+from stark.core.tree import ROOT_ID, Judgement, Node, Tree
 from stark_worker.protocol.bound import Bound, Certainty
+from stark_worker.protocol.report_text import format_share
 
 BEATEN = 0.95  # of the bound: a time below it is no error of a measured peak
 
@@ -40,13 +41,25 @@ class SpeedOfLight:
     is_followed: bool = False
 
     @property
+    def certainty(self) -> Certainty:
+        """The trust that the bound deserves that counts now; no algebra shortens the one that is followed."""
+        if self.bound_ms is None:
+            return Certainty.HINT
+        return Certainty.CERTAIN if self.is_followed else self.bound.certainty
+
+    @property
     def is_certain(self) -> bool:
         """True if no kernel as exact as the reference should beat the bound that counts now."""
-        return self.bound_ms is not None and (self.is_followed or self.bound.certainty is Certainty.CERTAIN)
+        return self.certainty is Certainty.CERTAIN
 
     def share(self, runtime_ms: float | None) -> float | None:
         """Return the share of the bound that a time reaches, 1.0 being the speed of light; None if it is not known."""
         return self.bound_ms / runtime_ms if self.bound_ms is not None and runtime_ms else None
+
+    def describe(self, runtime_ms: float | None) -> str:
+        """Return the share that a time reaches in words, with a mark if the bound is a hint; empty if not known."""
+        share = self.share(runtime_ms)
+        return "" if share is None else format_share(share) + ("" if self.is_certain else " (a hint)")
 
     def rates(self, runtime_ms: float | None) -> Rates | None:
         """Return the rates that a time means; None without a time, or if shorter algebra needs less work."""
@@ -77,3 +90,9 @@ def tree_speed_of_light(tree: Tree) -> SpeedOfLight | None:
 def stored_speed_of_light(nodes: Iterable[Node]) -> SpeedOfLight | None:
     """Return the same for the nodes of a stored run."""
     return tree_speed_of_light(Tree(nodes))
+
+
+def judged_speed_of_light(bound: Bound | None, judgements: Iterable[Judgement]) -> SpeedOfLight | None:
+    """Return the same from judgements: the times of the search decide whether a bound is beaten, in every view."""
+    times = [each.runtime_ms for each in judgements if each.runtime_ms is not None and each.id != ROOT_ID]
+    return speed_of_light(bound, min(times, default=None))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import enum
 
 from stark.analysis.metrics import compute_metrics
-from stark.core.bound import speed_of_light
+from stark.core.bound import judged_speed_of_light
 from stark.core.interfaces import StoreReader
 from stark.core.records import Ending, EndReason, RunRecord
 from stark.core.tree import ROOT_ID, attempts_of
@@ -31,7 +31,7 @@ def summarise_run(store: StoreReader, record: RunRecord, is_held: bool = False) 
     attempts = attempts_of(judgements)
     root = store.node(record.id, ROOT_ID) if is_measured else None
     best_ms = metrics.best_ms if metrics else None
-    light = speed_of_light(root.report.bound, best_ms) if root else None
+    light = judged_speed_of_light(root.report.bound, judgements) if root else None
     is_begun = bool(judgements) or bool(store.unfinished(record.id))
     return {
         "run": record.id,
@@ -54,6 +54,7 @@ def summarise_run(store: StoreReader, record: RunRecord, is_held: bool = False) 
         "root_ms": metrics and metrics.root_ms,
         "best_ms": best_ms,
         "share": light and light.share(best_ms),
+        "is_bound_certain": light and light.is_certain,
         "speedup": metrics and metrics.speedup,
         "interval": final and final.speedup_interval,
         "is_confirmed": bool(final and final.holds),

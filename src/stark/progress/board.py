@@ -8,10 +8,12 @@ from collections import Counter, deque
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 
+from stark.core.bound import SpeedOfLight, speed_of_light
 from stark.core.records import Ending, Event, EventKind, Final, Kind, RunRecord, Spend
 from stark.core.steps import Flight, Flights, Step, Work
 from stark.core.tree import NO_ATTEMPT, ROOT_ID, Judgement, Node, Role
 from stark.progress.time_left import ASSUMED, Pace, Piece, RunLeft, Seconds, estimate_seconds
+from stark_worker.protocol.bound import Bound
 from stark_worker.protocol.errors import Outcome
 from stark_worker.protocol.request import Target
 
@@ -74,14 +76,15 @@ class NodeLine:
     rule: str | None = None
     runtime_ms: float | None = None
     advice: str = ""
+    bound: Bound | None = None  # of the task; only the root's line has it
 
     @classmethod
     def of(cls, node: Node) -> NodeLine:
         advice = node.plan.advice if node.plan is not None and node.role is not Role.PLAN else ""
         first = next((line.strip("# *") for line in advice.splitlines() if line.strip("# *")), "")
-        return cls(
-            node.id, node.parent_id, node.role, node.report.outcome, node.report.rule, node.runtime_ms, first[:200]
-        )
+        report = node.report
+        facts = (report.outcome, report.rule, node.runtime_ms, first[:200], report.bound)
+        return cls(node.id, node.parent_id, node.role, *facts)
 
     @classmethod
     def of_judgement(cls, judged: Judgement) -> NodeLine:
@@ -100,6 +103,12 @@ class RunBoard:
         self.final: Final | None = None
         self.ending: Ending | None = None
         self.has_ended = False
+
+    @property
+    def light(self) -> SpeedOfLight | None:
+        """The bound of the task that counts, given the best; None if none is known."""
+        root = self.nodes.get(ROOT_ID)
+        return speed_of_light(root.bound if root else None, self.best.runtime_ms if self.best else None)
 
     @property
     def root_ms(self) -> float | None:

@@ -28,10 +28,12 @@ MAX_NOTES = 3
 
 def draw_bench(board: Board, title: str, frame: Frame) -> list[Line]:
     """Return the lines of a benchmark, no more than the frame has room for."""
-    head = [line_of(("STARK benchmark", "bold"), (f"  {plain(title)}", "dim")), *total_lines(board, frame)]
+    totals = total_lines(board, frame) if board.runs else []
+    head = [line_of(("STARK benchmark", "bold"), (f"  {plain(title)}", "dim")), *totals]
     notes = [line_of((plain(note), "yellow")) for note in list(board.notes)[-MAX_NOTES:]]
     running = [line for run in board.runs.values() if run.flights for line in _running_lines(run, frame)]
-    if not running and not all(run.has_ended for run in board.runs.values()):
+    is_over = bool(board.runs) and all(run.has_ended for run in board.runs.values())
+    if not running and (frame.doing or not is_over):
         running = [line_of((f"{frame.spin} ", "cyan"), plain(frame.doing or "waiting"))]
     room = max(1, frame.height - len(head) - len(notes) - 2)
     if len(running) > room:

@@ -36,7 +36,7 @@ def draw_only_run(board: Board, frame: Frame) -> list[Line]:
     """Return the lines of the board's only run, or of the moment before it is known."""
     for run in board.runs.values():
         return draw_run(board, run, frame)
-    return fit([line_of((f"{frame.spin} ", "cyan"), frame.doing)], frame)
+    return fit([line_of((f"{frame.spin} ", "cyan"), plain(frame.doing or "waiting"))], frame)
 
 
 def draw_run(board: Board, run: RunBoard, frame: Frame) -> list[Line]:
@@ -65,7 +65,7 @@ def flight_lines(run: RunBoard, frame: Frame) -> list[Line]:
         lines.append(line_of((f"{frame.spin} ", "cyan"), (f"{name}{on}".ljust(14), "bold"), f" {words.strip()}"))
     if len(flights) > MAX_FLIGHTS:
         lines.append([(f"  and {len(flights) - MAX_FLIGHTS} more in flight", "dim")])
-    if not flights and not run.has_ended:
+    if not flights and (frame.doing or not run.has_ended):
         lines.append(line_of((f"{frame.spin} ", "cyan"), plain(frame.doing or "waiting")))
     return lines
 
@@ -76,10 +76,11 @@ def status_lines(run: RunBoard, frame: Frame) -> list[Line]:
     best = run.best
     shown = line_of(("no correct kernel yet", "dim"))
     if best is not None:
-        speedup = run.speedup(best)
+        speedup, reached = run.speedup(best), run.light.describe(best.runtime_ms) if run.light else ""
         shown = line_of(
             (f"{speedup:.2f}x " if speedup else "", "bold green" if speedup and speedup > 1 else "bold"),
             f"by {format_name(best.id)} in {best.runtime_ms:.3f} ms  ",
+            (f"{reached}  " if reached else "", "dim"),
             (format_curve(run.best_so_far(), min(CURVE_WIDTH, max(8, frame.width - 40)), marks), "cyan"),
         )
     share = run.made / plan.attempts if plan.attempts else 0.0

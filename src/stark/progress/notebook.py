@@ -61,7 +61,8 @@ class NotebookView:
     def _repr_html_(self) -> str:
         now = time.time()
         with self.board.lock:
-            frame = Frame(WIDTH, HEIGHT, UNICODE, now, now - self._began, self.board.seconds_left(now), "starting")
+            doing = "" if self.board.runs else "starting"
+            frame = Frame(WIDTH, HEIGHT, UNICODE, now, now - self._began, self.board.seconds_left(now), doing)
             return format_lines(draw_only_run(self.board, frame))
 
     def _keep_drawing(self) -> None:

@@ -14,7 +14,8 @@ from dataclasses import dataclass
 from stark.core.steps import Work
 from stark_worker.protocol.request import Target
 
-PRIOR_WEIGHT = 0.25  # of an assumed duration, in samples
+PRIOR_WEIGHT = 1.0  # of an assumed duration, in samples: a single sample may be far from the mean
+MACHINE_WEIGHT = 0.25  # of the assumption that a machine is as fast as the one that was measured, in kinds of work
 LEAST_REST = 0.1  # share of a piece in flight that is always left
 MIN_CORRECTION, MAX_CORRECTION = 0.8, 2.0
 LEAST_DONE_S = 10.0  # with less done than this, nothing is corrected
@@ -104,7 +105,7 @@ class Pace:
             for work, count in self.counts.items()
             if self._sums[work].lane
         ]
-        return math.exp(sum(map(math.log, ratios)) / (len(ratios) + PRIOR_WEIGHT))
+        return math.exp(sum(map(math.log, ratios)) / (len(ratios) + MACHINE_WEIGHT))
 
 
 def estimate_seconds(

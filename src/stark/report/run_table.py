@@ -13,6 +13,7 @@ from stark.report.table import Table
 
 FIRST = {"task": "text", "score": "text", "method": "text", "seed": "count", "kind": "text", "ended": "text"}
 FIGURES = {"attempts": "count", "compiled": "count", "correct": "count", "reference ms": "number", "best ms": "number"}
+BOUND = {"bound ms": "number", "share of the bound": "percent", "bound is": "text"}
 TIMES = {"hours evaluating": "hours", "hours searching": "hours"}
 SPENT = {"calls": "count", "tokens in": "count", "tokens out": "count", "money": "money, if any"}
 
@@ -20,9 +21,10 @@ SPENT = {"calls": "count", "tokens in": "count", "tokens out": "count", "money":
 def runs_table(results: Sequence[RunResult]) -> Table:
     """The outcome, figures, time and cost per role of every run, complete or not."""
     roles = sorted({role for run in results for role in run.usage})
-    columns = {**FIRST, **FIGURES, **{f"speed {name}": "times" for name in BASELINE_LABELS.values()}, **TIMES}
+    columns = {**FIRST, **FIGURES, **{f"speed {name}": "times" for name in BASELINE_LABELS.values()}}
+    columns |= {**BOUND, **TIMES}
     columns |= {f"{role} {name}": form for role in roles for name, form in SPENT.items()}
-    rows = [(*_made(run), *_times(run), *_spent(run, roles)) for run in results]
+    rows = [(*_made(run), *bound_cells(run), *_times(run), *_spent(run, roles)) for run in results]
     note = (
         "The reference's time was measured in turns with the best kernel. Runs that have not ended are unfinished and "
         "do not count."
@@ -38,6 +40,14 @@ def _made(run: RunResult) -> Iterator[Any]:
     else:
         yield from (found.attempts, found.compiled, found.correct, found.paired_root_ms, found.best_ms)
     yield from (run.speedup(name) if name in run.baselines else None for name in BASELINE_LABELS)
+
+
+def bound_cells(run: RunResult) -> tuple[float | None, float | None, str]:
+    """Return the cells of the columns ``BOUND``: empty if none is stored, or if shorter algebra left none."""
+    light, best_ms = run.light, run.metrics.best_ms if run.metrics else None
+    if light is None or light.bound_ms is None:
+        return None, None, ""
+    return light.bound_ms, light.share(best_ms), str(light.certainty)
 
 
 def _times(run: RunResult) -> Iterator[float | None]:

@@ -110,6 +110,20 @@ def test_a_click_in_the_tree_opens_the_node_and_the_table_sorts_and_filters(brow
         assert all("error: expected" in text for text in shown)
 
 
+def test_a_long_table_is_drawn_as_far_as_its_reader_gets(browser, tmp_path):
+    write_run(tmp_path, attempts=450)
+    with serve(tmp_path) as address, open_page(browser, address, viewport={"width": 1600, "height": 900}) as page:
+        expect(page.locator(".count")).to_have_text("451 rows")
+        assert page.locator("tbody tr").count() == 100
+        for _ in range(5):
+            page.locator("tbody tr").last.scroll_into_view_if_needed()
+            page.wait_for_timeout(200)
+        expect(page.locator("tbody tr[data-key='450']")).to_be_visible()
+        expect(page.locator("tbody tr")).to_have_count(451)
+        page.get_by_label("Filter attempts").fill("#449")
+        expect(page.locator("tbody tr[data-key='449']")).to_be_visible()
+
+
 def test_foreign_text_is_never_markup(browser, tmp_path):
     write_run(tmp_path, attempts=4, text=lambda text: HOSTILE + text)
     with serve(tmp_path) as address, open_page(browser, address) as page:

@@ -45,7 +45,11 @@ def test_a_kernel_below_everything_that_is_known_has_no_share(floor_ms):
 
 
 def test_a_doubtful_bound_is_not_certain():
-    assert not speed_of_light(bound(1.0, 0.2, Doubt(Reason.GATHER)), 2.0).is_certain
+    doubtful = speed_of_light(bound(1.0, 0.2, Doubt(Reason.GATHER)), 2.0)
+    assert not doubtful.is_certain
+    assert doubtful.describe(2.0) == "50% of the bound (a hint)"
+    assert speed_of_light(bound(), 2.0).describe(2.0) == "50% of the bound"
+    assert doubtful.describe(None) == ""
 
 
 def test_a_stored_run_has_the_bound_of_its_root_and_its_best_node():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import html
 import re
+from dataclasses import replace
 
 import pytest
 from rich.text import Text
@@ -16,6 +17,8 @@ from stark.progress.draw_bench import draw_bench
 from stark.progress.draw_run import draw_only_run
 from stark.progress.notebook import format_lines
 from stark.progress.words import ASCII, UNICODE, Frame, format_left, marks_for, text_of, text_width
+from stark_worker.protocol.bound import Bound, Doubt, Limit, Peaks, Reason
+from stark_worker.protocol.bound import Work as Bytes
 from stark_worker.protocol.errors import Outcome
 from stark_worker.protocol.report import EvalReport, Timing
 
@@ -38,6 +41,16 @@ def a_board(*nodes, plan=PLAN):
     for node in (a_root(), *nodes):
         board.apply(Event(EventKind.LANDED, node.id, node=node, run=plan.run, spent=Spend(1000, 0.5)), 100.0)
     return board
+
+
+def test_the_best_has_its_share_of_the_bound_with_a_mark_if_it_is_a_hint():
+    peaks = Peaks("a GPU", 4000, 4000, 4000)
+    for doubts, words in ((), "50% of the bound  "), ((Doubt(Reason.GATHER),), "50% of the bound (a hint)"):
+        bound = Bound(2.5, Limit.MEMORY, 2.5, 0.0, 0.0, Bytes(1, 1, 1, {}), peaks, {}, doubts)
+        root = a_root()
+        board = a_board(replace(root, attempt=replace(root.attempt, report=replace(root.report, bound=bound))))
+        board.apply(Event(EventKind.LANDED, 1, node=a_node(1, ms=5.0), run="run"), 100.0)
+        assert words in "\n".join(texts(draw_only_run(board, frame(width=140))))
 
 
 def begin(board, number, parent, step=Step.PLANNING, now=100.0, plan=PLAN):
@@ -67,6 +80,20 @@ def test_everything_in_flight_has_a_step_and_its_seconds():
         "about 3 min left",
     ):
         assert expected in shown
+
+
+def test_work_after_the_end_of_a_run_is_shown():
+    board = a_board(a_node(1, ms=5.0))
+    board.apply(Event(EventKind.ENDED, run="run", ending=Ending(EndReason.DONE)), 102.0)
+    busy, idle = frame(), replace(frame(), doing="")
+    assert any("starting" in line for line in texts(draw_only_run(board, busy)))
+    assert not any(UNICODE.spinner[0] in line or "waiting" in line for line in texts(draw_only_run(board, idle)))
+
+
+def test_a_benchmark_is_never_silent_before_its_runs_are_known():
+    shown = texts(draw_bench(Board(), "store", frame()))
+    assert any("starting" in line for line in shown)
+    assert not any("0 of 0" in line for line in shown)
 
 
 def test_what_has_landed_was_cut_short_or_ended_is_no_longer_in_flight():

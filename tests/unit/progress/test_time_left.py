@@ -19,10 +19,10 @@ from stark_worker.protocol.request import Target
 
 
 class Simulation:
-    """A benchmark on one lane. Durations vary by a quarter around their means, and a run's attempts fly in parallel."""
+    """A benchmark on one lane. ``draw`` varies durations around their means, and a run's attempts fly in parallel."""
 
-    def __init__(self, plans, means, parallel, seed=0):
-        self.board, self.means, self.random = Board(parallel), means, random.Random(seed)
+    def __init__(self, plans, means, parallel, draw, seed=0):
+        self.board, self.means, self.draw, self.random = Board(parallel), means, draw, random.Random(seed)
         self.queue, self.order = [], count()
         self.lane_free_at, self.now, self.guesses = 0.0, 0.0, []
         self.waiting = list(plans)
@@ -83,7 +83,7 @@ class Simulation:
 
     def do(self, plan, work, number, then):
         mean = self.means[work]
-        own, lane = (each * self.random.uniform(0.75, 1.25) for each in (mean.own, mean.lane))
+        own, lane = mean.own * self.draw(self.random, work, False), mean.lane * self.draw(self.random, work, True)
         step = Step.PLANNING if work is Work.ATTEMPT else Step.EVALUATING
         self.send(plan, EventKind.BEGUN, number, work=work, step=step)
 
@@ -125,35 +125,68 @@ def baselines(number, target=Target.CPU):
     ]
 
 
-def share_of_wrong_guesses(simulation, after_s=120.0):
-    """The share of guesses from the second minute on that are off by over 30 % of the time left, or over one final."""
-    asked = [(guess, simulation.total - at) for at, guess in simulation.guesses if at >= after_s]
-    assert len(asked) > 20
-    wrong = [guess for guess, left in asked if guess is None or abs(guess - left) > max(0.3 * left, ONE_FINAL_S)]
+def vary_evenly(rng, work, in_lane):
+    """Within a quarter of the mean."""
+    return rng.uniform(0.75, 1.25)
+
+
+def vary_skewed(rng, work, in_lane):
+    """A few pieces take much longer. A bench of the playbook on two busy cores: 0.4 for attempts, 0.2 for the rest."""
+    return rng.lognormvariate(0.0, 0.4 if work is Work.ATTEMPT else 0.2)
+
+
+def fail_early(rng, work, in_lane):
+    """A third of the attempts do not compile, so they leave the lane soon. Their model calls take as long as others."""
+    return rng.choice((0.3, 1.35, 1.35)) if work is Work.ATTEMPT and in_lane else rng.uniform(0.75, 1.25)
+
+
+def means_of(machine=1.0, attempt=1.0, final=1.0):
+    """The means on a machine that is so many times as slow as assumed, with attempts and finals that differ more."""
+    factors = {Work.ATTEMPT: attempt, Work.FINAL: final}
+    means = {work: each.scaled(0.0, machine * factors.get(work, 1.0)) for work, each in ASSUMED[Target.CPU].items()}
+    return {**means, Work.ATTEMPT: means[Work.ATTEMPT] + Seconds(own=0.5)}  # the playbook answers at once
+
+
+GRIDS = [(searches(3, 4) + baselines(2), 16), (searches(4, 3) + baselines(2), 16), (searches(3, 8, jobs=4), 2)]
+LLM = {**ASSUMED[Target.CUDA], Work.ATTEMPT: Seconds(45.0, 4.0), Work.FINAL: Seconds(40.0, 14.0)}
+SHOWN_S = 30.0  # views show minutes
+
+
+def share_of_wrong_guesses(grids, means, draw, seeds=range(3)):
+    """The share of guesses from the second minute on that are off by over 30 % of the time left, or half a minute."""
+    asked = []
+    for plans, parallel in grids:
+        for seed in seeds:
+            simulation = Simulation(plans, means, parallel, draw, seed)
+            assert 300 < simulation.total < 1800
+            asked += [(guess, simulation.total - at) for at, guess in simulation.guesses if at >= 120]
+    wrong = [guess for guess, left in asked if guess is None or abs(guess - left) > max(0.3 * left, SHOWN_S)]
     return len(wrong) / len(asked)
 
 
-ONE_FINAL_S = 75.0  # nothing can tell how long the last one takes
-PLAYBOOK = {**ASSUMED[Target.CPU], Work.ATTEMPT: Seconds(0.5, 14.0)}  # a little faster than assumed
-SLOW = {work: Seconds(each.own, 1.4 * each.lane) for work, each in PLAYBOOK.items()}
-LLM = {**ASSUMED[Target.CUDA], Work.ATTEMPT: Seconds(45.0, 4.0), Work.FINAL: Seconds(40.0, 14.0)}
+@pytest.mark.parametrize("draw", [vary_evenly, fail_early])
+@pytest.mark.parametrize("means", [means_of(machine=0.7), means_of(machine=2.0), means_of(attempt=0.6)])
+def test_from_the_second_minute_on_it_is_right_within_30_percent(means, draw):
+    assert share_of_wrong_guesses(GRIDS, means, draw) <= 0.1
 
 
-@pytest.mark.parametrize("seed", range(5))
 @pytest.mark.parametrize(
-    ("plans", "means", "parallel"),
+    ("means", "draw"),
     [
-        (searches(3, 4) + baselines(2), PLAYBOOK, 16),  # about seven minutes, all on one lane
-        (searches(3, 6) + baselines(3), SLOW, 4),
-        (searches(3, 8, jobs=4), SLOW, 2),
-        (searches(12, 8, 2, Target.CUDA), LLM, 8),  # the models are the slow part
+        (means_of(), vary_skewed),
+        (means_of(machine=2.0), vary_skewed),
+        (means_of(attempt=1.5), fail_early),
+        (means_of(final=0.7), vary_evenly),  # the last third of all work is not seen until late
+        (means_of(final=1.4), vary_evenly),
     ],
-    ids=["lane", "slow lane", "few runs", "models"],
 )
-def test_from_the_second_minute_on_it_is_right_within_30_percent(plans, means, parallel, seed):
-    simulation = Simulation(plans, means, parallel, seed)
-    assert 240 < simulation.total < 1200
-    assert share_of_wrong_guesses(simulation) <= 0.03
+def test_it_is_mostly_right_if_durations_are_wild_or_finals_differ_from_what_is_assumed(means, draw):
+    assert share_of_wrong_guesses(GRIDS, means, draw) <= 0.25
+
+
+@pytest.mark.parametrize("draw", [vary_evenly, vary_skewed, fail_early])
+def test_it_is_right_where_the_models_are_the_slow_part(draw):
+    assert share_of_wrong_guesses([(searches(12, 8, 2, Target.CUDA), 8)], LLM, draw, range(6)) <= 0.12
 
 
 def test_nothing_is_guessed_before_anything_is_done():

@@ -9,7 +9,9 @@ from test_report import a_result, confirmed
 
 from stark.core.records import Final
 from stark.report.files import Findings, format_html, format_markdown
+from stark.report.run_table import runs_table
 from stark.report.tasks.findings import Verdict, describe_findings, find_tasks, tasks_table
+from stark_worker.protocol.bound import Bound, Doubt, Limit, Peaks, Reason, Work
 from stark_worker.protocol.errors import Outcome
 from stark_worker.protocol.report import EvalReport, Timing
 from stark_worker.protocol.request import Score
@@ -18,6 +20,11 @@ from stark_worker.protocol.request import Score
 def a_sure_final(ms, eager_ms=12.0):
     report = EvalReport(Outcome.OK, Timing((ms,) * 20), opponent=Timing((eager_ms,) * 20))
     return Final(3, Score.VERIFIED, report, report)
+
+
+def a_bound(ms, *doubts):
+    peaks = Peaks("a GPU", 4000, 4000, 4000)
+    return Bound(ms, Limit.MEMORY, ms, 0.0, 0.0, Work(1, 1, 1, {}), peaks, {}, doubts)
 
 
 @pytest.mark.parametrize(
@@ -49,10 +56,17 @@ def test_the_best_run_of_a_task_stands_for_it_and_all_count_for_the_cost():
 
 
 def test_the_share_of_the_bound_is_a_column_only_where_it_is_known():
-    (found,) = find_tasks([a_result()])
-    assert "share of the bound" not in tasks_table([found]).columns
-    table = tasks_table([found], {(found.best.run_id, found.task): 0.5})
-    assert table.records()[0]["share of the bound"] == 0.5
+    old = a_result()
+    assert "share of the bound" not in tasks_table(find_tasks([old])).columns
+    certain = replace(a_result(2), bound=a_bound(1.0))
+    hint = replace(a_result(3), bound=a_bound(2.0, Doubt(Reason.GATHER)))
+    beaten = replace(a_result(4), bound=a_bound(1000.0))
+    rows = tasks_table(find_tasks([old, certain, hint, beaten])).records()
+    best_ms = certain.metrics.best_ms
+    assert [row["share of the bound"] for row in rows] == [None, 1.0 / best_ms, 2.0 / best_ms, None]
+    assert [row["bound is"] for row in rows] == ["", "certain", "hint", ""]
+    listed = runs_table([old, certain]).records()
+    assert [row["bound ms"] for row in listed] == [None, 1.0]
 
 
 def test_the_page_begins_with_the_findings_and_links_to_them():

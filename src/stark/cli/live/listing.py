@@ -11,6 +11,8 @@ from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 
+from stark.analysis.metrics import RunMetrics, compute_metrics
+from stark.core.bound import SpeedOfLight, judged_speed_of_light
 from stark.core.errors import StarkError
 from stark.core.interfaces import StoreReader
 from stark.core.records import Final, Kind, RunRecord
@@ -32,6 +34,8 @@ class Listed:
     state: str = ""
     runs: int = 0
     speedup: float | None = None
+    share_of_bound: float | None = None  # that the best kernel of a single search reaches
+    is_bound_certain: bool | None = None
     made: int | None = None
     attempts: int | None = None
     usd: float | None = None
@@ -71,7 +75,10 @@ def _describe(folder: Path, store: StoreReader, records: list[RunRecord]) -> Lis
     judged = {record.id: store.judgements(record.id) for record in records}
     plans = [RunPlan.of(record) for record in records]
     searches = [plan for plan in plans if plan.kind is Kind.SEARCH]
-    speedups = [one for plan in searches if (one := _speedup(judged[plan.run], store.final(plan.run)))]
+    found = [_measure(judged[plan.run], store.final(plan.run)) for plan in searches]
+    speedups = [each.speedup for each in found if each is not None and each.speedup is not None]
+    best_ms = found[0].best_ms if len(found) == 1 and found[0] is not None else None
+    light = _find_light(store, searches[0].run, judged[searches[0].run]) if best_ms is not None else None
     tasks = list(dict.fromkeys(plan.task for plan in plans))
     usages = [usage for record in records for usage in store.usage(record.id).values()]
     return Listed(
@@ -80,6 +87,8 @@ def _describe(folder: Path, store: StoreReader, records: list[RunRecord]) -> Lis
         _state(folder, store, records),
         len(records),
         statistics.geometric_mean(speedups) if speedups else None,
+        light.share(best_ms) if light else None,
+        light.is_certain if light else None,
         sum(len(attempts_of(judged[plan.run])) for plan in searches),
         sum(plan.attempts for plan in searches),
         None if any(usage.usd is None for usage in usages) else sum(store.spent(record.id).usd for record in records),
@@ -98,11 +107,12 @@ def _state(folder: Path, store: StoreReader, records: list[RunRecord]) -> str:
     return "done" if done == len(records) else f"{done} of {len(records)} runs done"
 
 
-def _speedup(judged: list[Judgement], final: Final | None) -> float | None:
-    """Return the speed of the best kernel: as confirmed, or as the search measured it."""
-    if final is not None:
-        timing, opponent = final.report.timing, final.report.opponent
-        return opponent.median_ms / timing.median_ms if timing and opponent else None
-    root_ms = next((each.runtime_ms for each in judged if each.id == ROOT_ID), None)
-    times = [each.runtime_ms for each in judged if each.id != ROOT_ID and each.runtime_ms]
-    return root_ms / min(times) if root_ms and times else None
+def _measure(judged: list[Judgement], final: Final | None) -> RunMetrics | None:
+    """Return the figures of a run; None if its reference has no time."""
+    is_measured = any(each.id == ROOT_ID and each.runtime_ms is not None for each in judged)
+    return compute_metrics(judged, final) if is_measured else None
+
+
+def _find_light(store: StoreReader, run_id: str, judged: list[Judgement]) -> SpeedOfLight | None:
+    root = store.node(run_id, ROOT_ID)
+    return judged_speed_of_light(root.report.bound, judged) if root else None

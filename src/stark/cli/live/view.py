@@ -51,13 +51,18 @@ class View:
     """
 
     def __init__(
-        self, draw: Draw, say: Listener | None = None, plain: bool = False, board: Board | None = None
+        self,
+        draw: Draw,
+        say: Listener | None = None,
+        plain: bool = False,
+        board: Board | None = None,
+        doing: str = "starting",
     ) -> None:
         self.board = board or Board()
         self.is_live = can_show_live(plain)
         self.began = time.time()
         self._draw, self._say = draw, say
-        self._doing, self._doing_since = "starting", self.began
+        self._doing, self._doing_since = doing, self.began
         self._screen = Console(highlight=False) if self.is_live else None
         self._live: Live | None = None
         self._over = threading.Event()
@@ -88,6 +93,7 @@ class View:
             self._heart.join()
 
     def __call__(self, event: Event) -> None:
+        self._doing = ""  # from now on the board says it
         if not self.is_live and self._say is not None:
             self._say(event)
             self._last_line, self._quiet_s = time.monotonic(), QUIET_S
@@ -115,7 +121,7 @@ class View:
     def frame(self, width: int, height: int) -> Frame:
         """Return the frame of this moment."""
         now = time.time()
-        doing = f"{self._doing} {format_duration(now - self._doing_since)}"
+        doing = f"{self._doing} {format_duration(now - self._doing_since)}" if self._doing else ""
         marks = marks_for(self._screen.encoding if self._screen else None)
         return Frame(width, height, marks, now, now - self.began, self.time_left(now), doing)
 
@@ -149,7 +155,7 @@ def describe_board(board: Board, frame: Frame) -> str:
     names = [describe_flight(flight, plan, frame.now) for flight, plan in flights[:MAX_NAMED]]
     names += [f"{len(flights) - MAX_NAMED} more"] if len(flights) > MAX_NAMED else []
     made, planned = board.made, board.planned
-    facts = [", ".join(names) or frame.doing]
+    facts = [", ".join(names) or frame.doing or "waiting"]
     if board.runs:
         facts += [f"{made} of {planned} attempts", format_money(board.spent.usd), format_left(frame.seconds_left)]
     return f"  ... {format_duration(frame.elapsed_s)}: {'; '.join(map(plain, facts))}"

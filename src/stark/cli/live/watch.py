@@ -29,12 +29,16 @@ def watch(folder: RunFolder, run: RunName = None, plain: Plain = False) -> None:
     from stark.progress.draw_run import draw_only_run
 
     stored = StoredBoard(folder, _find(folder, run) if run else None)
-    is_single = len(stored.board.runs) == 1
+
+    def is_single() -> bool:  # asked again and again: a run may have no record yet
+        return len(stored.board.runs) <= 1
+
     story = Story()
     view = View(
-        lambda board, frame: draw_only_run(board, frame) if is_single else draw_bench(board, str(folder), frame),
+        lambda board, frame: draw_only_run(board, frame) if is_single() else draw_bench(board, str(folder), frame),
         plain=plain,
         board=stored.board,
+        doing="",
     )
     view.time_left = stored.seconds_left
     if not stored.is_written():
@@ -43,9 +47,9 @@ def watch(folder: RunFolder, run: RunName = None, plain: Plain = False) -> None:
         return
     try:
         with view:
-            view.began = time.time() - stored.seconds if is_single else view.began
+            view.began = time.time() - stored.seconds if is_single() else view.began
             while stored.is_written():
-                for line in story.news(stored.board, is_single):
+                for line in story.news(stored.board, is_single()):
                     view.line(line)
                 time.sleep(POLL_S)
                 stored.refresh()
@@ -59,7 +63,7 @@ def runs(
     folder: Annotated[Path, typer.Argument(metavar="DIR", help="A folder of runs.")] = Path("runs"),
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """List the runs and benchmarks in a folder: state, best, cost and age."""
+    """List the runs and benchmarks in a folder: state, best, share of its bound (~: a hint), cost and age."""
     from stark.cli.live.listing import list_runs
 
     found = list_runs(folder)
@@ -73,15 +77,17 @@ def runs(
     table = Table(box=None, pad_edge=False)
     for name, side in (("folder", "left"), ("task", "left"), ("state", "left")):
         table.add_column(name, justify=side, overflow="fold")  # type: ignore[arg-type]
-    for name in ("best", "attempts", "cost", "age"):
+    for name in ("best", "of bound", "attempts", "cost", "age"):
         table.add_column(name, justify="right", no_wrap=True)
     for each in found:
         best = "" if each.speedup is None else f"{each.speedup:.2f}x"
+        share = "" if each.share_of_bound is None else f"{each.share_of_bound:.0%}"
+        reached = share if each.is_bound_certain or not share else f"~{share}"
         attempts = "" if each.attempts is None else f"{each.made}/{each.attempts}"
         cost = "" if each.made is None else screen.format_money(each.usd)
         age = "" if each.age_s is None else format_age(each.age_s)
         style = {"running": "bold green", "unreadable": "red"}.get(each.state, "default")
-        cells = (str(each.folder), each.task, each.state, best, attempts, cost, age)
+        cells = (str(each.folder), each.task, each.state, best, reached, attempts, cost, age)
         table.add_row(*(Text(plain_text(cell), style if place == 2 else "") for place, cell in enumerate(cells)))
     screen.print_full_width(table)
     for problem in dict.fromkeys(each.problem for each in found if each.problem):

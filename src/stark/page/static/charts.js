@@ -5,13 +5,15 @@
 stark.chart = (label, make, isShort = false) => {
   const element = stark.h("div", { class: isShort ? "chart short" : "chart", role: "img", "aria-label": label });
   let drawing = null;
+  let width = 0;
   const draw = () => {
-    if (!element.clientWidth) return;
+    width = element.clientWidth;
+    if (!width) return;
     drawing ||= window.echarts.init(element, null, { renderer: "canvas" });
     drawing.resize();
     drawing.setOption({ animation: false, textStyle: { fontFamily: stark.colours().font }, ...make(stark.colours()) }, true);
   };
-  const watcher = new ResizeObserver(draw);
+  const watcher = new ResizeObserver(() => element.clientWidth !== width && draw());
   watcher.observe(element);
   document.addEventListener("stark-theme", draw);
   return {
@@ -42,7 +44,7 @@ const tooltip = (style, formatter) => ({
   textStyle: { color: style.text, fontSize: 12 },
   formatter,
 });
-const frame = { left: 56, right: 18, top: 26, bottom: 40 };
+const frame = { left: 56, right: 18, top: 32, bottom: 40 };
 
 // Attempts in landing order with the best speed-up so far.
 stark.progressOf = (run) => {
@@ -95,7 +97,7 @@ stark.costChart = (getRun) =>
       grid: frame,
       tooltip: { ...tooltip(style, ([first]) => `${first.value[0]} attempts: ${format(first.value[1])}`), trigger: "axis" },
       xAxis: axis(style, { type: "value", name: "attempt", nameLocation: "middle", nameGap: 26, min: 0, max: Math.max(1, data.length - 1), minInterval: 1, splitLine: { show: false } }),
-      yAxis: axis(style, { type: "value", min: 0, name: isMoney ? "dollars" : isFree ? "time of the judge" : "tokens", nameLocation: "end", nameGap: 8, axisLabel: { color: style.dim, fontSize: 11, formatter: format } }),
+      yAxis: axis(style, { type: "value", min: 0, name: isMoney ? "dollars" : isFree ? "time of the judge" : "tokens", nameLocation: "end", nameGap: 14, axisLabel: { color: style.dim, fontSize: 11, formatter: format } }),
       series: [{ type: "line", step: "end", symbol: "none", data, lineStyle: { color: style.rejected, width: 2.5 }, areaStyle: { color: style.rejected, opacity: 0.08 } }],
     };
   });

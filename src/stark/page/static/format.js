@@ -21,7 +21,8 @@ stark.kindOf = (row, rootMs) => {
   return rootMs && row.ms > rootMs ? "slower" : "faster";
 };
 
-const few = (number, digits = 3) => Number(number).toLocaleString("en", { maximumSignificantDigits: digits });
+const threeDigits = new Intl.NumberFormat("en", { maximumSignificantDigits: 3 }); // to make one takes longer than to use it
+const few = (number) => threeDigits.format(number);
 stark.format = {
   ms: (value) => {
     if (value === null || value === undefined) return "–";
@@ -38,7 +39,7 @@ stark.format = {
   },
   seconds: (value) => {
     if (value === null || value === undefined) return "–";
-    if (value < 60) return `${value < 10 ? value.toFixed(1) : Math.round(value)} s`;
+    if (value < 60) return `${value < 10 && !Number.isInteger(value) ? value.toFixed(1) : Math.round(value)} s`;
     const minutes = Math.floor(value / 60);
     return minutes < 60 ? `${minutes} min ${Math.round(value % 60)} s` : `${Math.floor(minutes / 60)} h ${minutes % 60} min`;
   },
@@ -53,7 +54,13 @@ stark.format = {
     return "";
   },
   percent: (value) => `${Math.round(value * 100)} %`,
+  // A share of the bound: "~" marks a bound that is only a hint.
+  share: (value, isCertain) => (value === null || value === undefined ? "" : `${isCertain ? "" : "~"}${stark.format.percent(value)}`),
 };
+
+// The share of the bound that a time reaches; null if it is not known.
+stark.shareOf = (run, ms) => (run.bound?.ms && ms ? run.bound.ms / ms : null);
+stark.HINT = "~ marks a bound that is only a hint";
 
 // A small drawing of an outcome and its word.
 stark.badge = (kind, word) =>

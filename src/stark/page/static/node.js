@@ -78,6 +78,7 @@ stark.NodePanel = class {
     const pair = (name, value) => [h("dt", null, name), h("dd", null, value)];
     const run = this.actions.run();
     const children = run.nodes.filter((each) => each.parent === node.id);
+    const share = stark.shareOf(run, row?.ms);
     return [
       node.plan ? h("section", { class: "advice" }, h("h3", null, "Plan"), h("p", { class: "prose clamp" }, stark.visible(node.plan.advice)), h("button", { class: "link", type: "button", onclick: () => this.actions.open(node.id, "Plan") }, "whole plan and its regions")) : null,
       node.timings.length ? h("section", null, h("h3", null, "Time against the baselines"), this.timings(node.timings.filter((each) => !each.is_final))) : null,
@@ -87,7 +88,7 @@ stark.NodePanel = class {
       node.report.log ? h("section", null, h("h3", null, "Log, first lines"), h("pre", { class: "excerpt" }, stark.visible(node.report.log.split("\n").slice(0, 12).join("\n")))) : null,
       node.final ? this.final(node) : null,
       h("section", null, h("h3", null, "Facts"), h("dl", { class: "pairs" },
-        pair("made by", node.role), run.bound?.ms && row?.ms ? pair("share of the bound", `${format.percent(run.bound.ms / row.ms)}${run.bound.is_certain ? "" : ", a hint only"}`) : null, pair("children", children.length ? children.map((child) => h("button", { class: "chip", type: "button", onclick: () => this.actions.open(child.id) }, `#${child.id}`)) : "none"),
+        pair("made by", node.role), share === null ? null : pair("share of the bound", `${format.percent(share)}${run.bound.is_certain ? "" : ", a hint only"}`), pair("children", children.length ? children.map((child) => h("button", { class: "chip", type: "button", onclick: () => this.actions.open(child.id) }, `#${child.id}`)) : "none"),
         node.outside === null ? null : pair("change outside the regions", format.percent(node.outside)),
         pair("judged in", format.seconds(row?.seconds)), pair("source", row?.lines ? `${row.lines} lines` : "none"),
         node.report.device ? pair("device", stark.visible(node.report.device)) : null)),

@@ -1,6 +1,14 @@
 // The view of one run.
 "use strict";
 
+const headOf = ({ nodes, first, ...head }) => JSON.stringify(head);
+
+const boundNote = (bound) => {
+  if (!bound.ms) return "shorter algebra was found";
+  if (bound.is_followed) return `shorter algebra was found; ${stark.format.ms(bound.ms)} to move inputs and outputs`;
+  return `${bound.is_certain ? "" : "a hint only; "}${stark.format.ms(bound.ms)}, limited by ${bound.limit}`;
+};
+
 stark.RunView = class {
   constructor(source, { store, run }, go) {
     Object.assign(this, { source, store, run, go });
@@ -21,8 +29,7 @@ stark.RunView = class {
 
   async start() {
     this.document = await this.source.run(this.store, this.run, 0);
-    this.build();
-    this.refresh();
+    this.build(); // the app draws it once it has a size
     this.stop = this.source.follow(this.store, () => this.update(), (isOpen) => stark.showConnection(isOpen));
     return this;
   }
@@ -44,6 +51,7 @@ stark.RunView = class {
         this.isStale = false;
         const news = await this.source.run(this.store, this.run, this.document.nodes.length);
         const isSame = news.created_at === this.document.created_at && news.first === this.document.nodes.length;
+        if (isSame && !news.nodes.length && headOf(news) === headOf(this.document)) continue;
         this.document = isSame ? { ...news, nodes: [...this.document.nodes, ...news.nodes] } : await this.source.run(this.store, this.run, 0);
         this.cache.delete(this.document.winner);
         this.refresh();
@@ -99,7 +107,7 @@ stark.RunView = class {
         { name: "outcome", of: (row) => kind(row), cell: (row) => stark.badge(kind(row)) },
         { name: "speed-up", of: speed, cell: (row) => (row.id ? format.speed(speed(row)) : ""), isNumber: true, isBestHigh: true },
         { name: "time", of: (row) => row.ms, cell: (row) => format.ms(row.ms), isNumber: true },
-        { name: "of bound", of: (row) => this.share(row), cell: (row) => (this.share(row) === null ? "" : format.percent(this.share(row))), isNumber: true, isBestHigh: true },
+        { name: "of bound", title: stark.HINT, of: (row) => stark.shareOf(this.document, row.ms), cell: (row) => format.share(stark.shareOf(this.document, row.ms), this.document.bound?.is_certain), isNumber: true, isBestHigh: true },
         { name: "plan or error", of: (row) => row.advice || row.log, cell: (row) => h("span", { class: "cut" }, stark.visible(row.outcome === "ok" ? row.advice : row.log || row.rule || row.advice)), class: "text-cell" },
         { name: "tokens", of: (row) => costs().get(row.id)?.tokens, cell: (row) => (costs().has(row.id) ? format.tokens(costs().get(row.id).tokens) : ""), isNumber: true },
         { name: "cost", of: (row) => costs().get(row.id)?.usd, cell: (row) => (costs().has(row.id) && this.document.spent.usd !== null ? format.usd(costs().get(row.id).usd) : ""), isNumber: true },
@@ -135,22 +143,17 @@ stark.RunView = class {
     const speed = bestMs && rootMs ? rootMs / bestMs : null;
     const slower = speed !== null && speed < 1 ? "slower than eager; " : "";
     const isUnsure = run.final?.holds && check.interval && check.interval[0] <= 1;
-    const share = run.bound?.ms && bestMs ? run.bound.ms / bestMs : null;
+    const share = stark.shareOf(run, bestMs);
     const proof = isUnsure ? `${slower}correct, not surely faster: ${format.interval(check.interval)}` : run.final?.holds ? `${slower}confirmed, ${format.interval(check.interval) || "no interval"}` : run.final ? "the final check did not hold" : best ? `${slower}from the search, not confirmed` : "no correct kernel yet";
     const progress = h("progress", { max: run.budget.attempts || 1, value: Math.min(attempts.length, run.budget.attempts), "aria-label": "Attempts made" });
     const tokens = run.spent.tokens ? `${format.tokens(run.spent.tokens)} tokens` : "no tokens";
     stark.fill(this.summary,
       card("Best kernel", h("span", { class: "hero" }, format.speed(speed)), proof, best ? h("button", { class: "link", type: "button", onclick: () => this.go({ node: best.id }) }, `open node ${best.id}`) : null),
       card("Time per call", [h("span", null, format.ms(bestMs))], rootMs ? `eager ${format.ms(rootMs)}` : "eager was not timed", run.baselines.filter((each) => each.ms && each.name !== "eager").map((each) => h("p", { class: "dim" }, `${each.name.replace(" default", "")} ${format.ms(each.ms)}`))),
-      run.bound ? card("Share of the bound", share === null ? "not known" : format.percent(share), `${run.bound.is_certain ? "" : "a hint only; "}${run.bound.ms ? `${format.ms(run.bound.ms)}, limited by ${run.bound.limit}` : "shorter algebra was found"}`) : null,
+      run.bound ? card("Share of the bound", share === null ? "not known" : format.share(share, run.bound.is_certain), boundNote(run.bound)) : null,
       card("Attempts", `${attempts.length} of ${run.budget.attempts}`, `${correct} correct, ${attempts.length - correct} failed`, progress),
       card("Spent", run.spent.usd === null ? tokens : format.usd(run.spent.usd), run.spent.usd === null ? "the price is not known" : `${tokens}, limit ${format.usd(run.budget.usd)}`),
       card("Time", format.seconds(run.seconds), run.is_live ? "still running" : run.ending ? run.ending.meaning : "interrupted"));
-  }
-
-  // The share of the speed of light that a node reaches.
-  share(row) {
-    return this.document.bound?.ms && row.ms ? this.document.bound.ms / row.ms : null;
   }
 
   drawChips() {

@@ -55,7 +55,8 @@ stark.RunsView = class {
       this.cards = h("section", { class: "cards", "aria-label": "Summary" });
       this.problems = h("section", null);
       this.element.append(this.cards, this.problems, this.matrix, h("section", { class: "card" }, h("h2", null, "Runs"), h("div", { class: "tools" }, this.filter), this.table.element));
-    } else this.table.set({ rows });
+    }
+    this.table.set({ rows });
     const faster = searches.filter((row) => row.speedup > 1);
     const usd = searches.map((row) => row.spent.usd);
     const card = (name, value, note, extra) => h("div", { class: "figure" }, h("h3", null, name), h("p", { class: "value" }, value), h("p", { class: "dim" }, note), extra);
@@ -105,7 +106,7 @@ stark.RunsView = class {
         { name: "interval", of: (row) => row.interval?.[0], cell: (row) => format.interval(row.interval), class: "wide-only" },
         { name: "eager", of: (row) => row.root_ms, cell: (row) => format.ms(row.root_ms), isNumber: true },
         { name: "best", of: (row) => row.best_ms, cell: (row) => format.ms(row.best_ms), isNumber: true },
-        { name: "of bound", of: (row) => row.share, cell: (row) => (row.share ? format.percent(row.share) : ""), isNumber: true, isBestHigh: true },
+        { name: "of bound", title: stark.HINT, of: (row) => row.share, cell: (row) => format.share(row.share, row.is_bound_certain), isNumber: true, isBestHigh: true },
         { name: "attempts", of: (row) => row.attempts, cell: (row) => (row.kind === "baselines" ? "" : `${row.attempts} of ${row.budget}`), isNumber: true },
         { name: "correct", of: (row) => row.correct, cell: (row) => row.correct, isNumber: true },
         { name: "cost", of: (row) => row.spent.usd ?? row.spent.tokens, cell: (row) => (row.spent.usd === null ? `${format.tokens(row.spent.tokens)} tokens` : format.usd(row.spent.usd)), isNumber: true },

@@ -4,17 +4,22 @@ from __future__ import annotations
 
 import enum
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from stark.analysis.metrics import clamp_speedup
 from stark.analysis.results import RunResult
 from stark.core.records import EndReason, Kind
+from stark.report.run_table import BOUND, bound_cells
 from stark.report.table import Table
 from stark_worker.protocol.baselines import COMPILED, EAGER
 
 HOUR_S = 3600.0
 FOUND = "found"  # the name of the table
+BOUND_NOTE = (
+    " The bound is the least time that the device needs for the task. A hint may be too high or too low; a bound that "
+    "shorter algebra has beaten is left out."
+)
 
 
 class Verdict(enum.StrEnum):
@@ -155,26 +160,28 @@ def _describe_cost(found: Sequence[TaskFinding]) -> str:
     return f"That took {attempts:,} attempts in {what}, {hours:.1f} hours of searching, and {money}."
 
 
-def tasks_table(found: Sequence[TaskFinding], bounds: Mapping[tuple[str, str], float] | None = None) -> Table:
-    """One row per task. ``bounds`` holds the share of the speed of light that the best kernel reaches, where known."""
+def tasks_table(found: Sequence[TaskFinding]) -> Table:
+    """One row per task. The bound has columns if one of the tasks has a bound; old stores hold none."""
+    has_bounds = any(each.best.light for each in found)
     columns = {"task": "text", "eager ms": "number", "torch.compile ms": "number", "ours ms": "number"}
     columns |= {"speed": "times", "99 % from": "times", "to": "times"}
-    columns |= {"share of the bound": "percent"} if bounds else {}
+    columns |= BOUND if has_bounds else {}
     columns |= {"result": "text", "attempts": "count", "cost": "money", "kernel": "text"}
     several = len({each.score for each in found}) > 1
     columns |= {"score": "text"} if several else {}
     rows = []
     for each in found:
         metrics = each.best.metrics
-        share = (bounds.get((each.best.run_id, each.task)),) if bounds else ()
+        bound = bound_cells(each.best) if has_bounds else ()
         times = (metrics.paired_root_ms, each.compiled_ms, metrics.best_ms) if metrics else (None, None, None)
         kernel = "" if each.node is None else f"#{each.node} of {each.best.method}"
         facts = (each.verdict.value, each.attempts, each.usd, kernel, *((each.score,) if several else ()))
-        rows.append((each.task, *times, each.best.speedup(), *(each.interval or (None, None)), *share, *facts))
+        rows.append((each.task, *times, each.best.speedup(), *(each.interval or (None, None)), *bound, *facts))
     note = (
         "The best run of each task: eager and ours were timed in turns, torch.compile in turns with eager and scaled. "
         "Attempts and cost are those of all its runs. Without an interval, no final check confirms the speed."
     )
+    note += BOUND_NOTE if has_bounds else ""
     return Table(FOUND, "Task by task", columns, rows, note)
 
 

@@ -8,6 +8,7 @@ from contextlib import closing
 from html import escape
 from pathlib import Path
 
+from stark.core.bound import SpeedOfLight, stored_speed_of_light
 from stark.core.interfaces import StoreReader
 from stark.core.tree import ROOT_ID, Node
 from stark.report.tasks.findings import TaskFinding
@@ -35,7 +36,7 @@ def _format_task(store: StoreReader, found: TaskFinding, kernel_id: str, tree_id
     by_id = {node.id: node for node in nodes}
     best, root = by_id.get(found.node) if found.node is not None else None, by_id.get(ROOT_ID)
     parts = [f"<h3>{escape(found.task)}, {escape(found.best.method)}</h3>"]
-    lines = "\n".join(_draw_tree(nodes[:MAX_TREE], found.node))
+    lines = "\n".join(_draw_tree(nodes[:MAX_TREE], found.node, stored_speed_of_light(nodes)))
     more = f"\n... and {len(nodes) - MAX_TREE} more" if len(nodes) > MAX_TREE else ""
     parts.append(_details(tree_id, f"Tree of {len(nodes)} nodes", f"<pre>{lines}{more}</pre>"))
     if best is not None and best.source is not None:
@@ -59,7 +60,7 @@ def _escape(text: str) -> str:
     return escape(strip_control_chars(text.replace("\t", "    ")))
 
 
-def _draw_tree(nodes: Sequence[Node], best: int | None) -> Iterator[str]:
+def _draw_tree(nodes: Sequence[Node], best: int | None, light: SpeedOfLight | None) -> Iterator[str]:
     """Yield a line for each node, children below their parent."""
     children: dict[int | None, list[Node]] = {}
     for node in nodes:
@@ -73,7 +74,10 @@ def _draw_tree(nodes: Sequence[Node], best: int | None) -> Iterator[str]:
         advice = node.plan.advice.strip().partition("\n")[0][:120] if node.plan else ""
         kind = "failed" if node.failed else "ok"
         star = " ★" if node.id == best else ""
-        yield f'{indent}{escape(name)}  <b class="{kind}">{_escape(verdict)}</b>{star}  <i>{_escape(advice)}</i>'
+        share = light.describe(node.runtime_ms) if light else ""
+        reached = f"  {escape(share)}" if share else ""
+        words = f'<b class="{kind}">{_escape(verdict)}</b>{reached}{star}'
+        yield f"{indent}{escape(name)}  {words}  <i>{_escape(advice)}</i>"
         stack += [(child, f"{indent}    ") for child in reversed(children.get(node.id, []))]
 
 
