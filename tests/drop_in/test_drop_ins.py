@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,7 @@ import pytest
 from drop_in.cases import CASES, Case
 from drop_in.playbook import TASKS, playbook_case
 from drop_in.uses import EQUAL, REFUSED
+from stark.core.records import judged_source
 
 USES = Path(__file__).with_name("uses.py")
 EVERY = 9  # of all pairs of conditions, of most drop-ins; benchmarks/proofs/drop_ins.py tries all of all
@@ -44,6 +46,19 @@ def test_a_kernel_runs_in_the_mode_in_which_it_was_judged(tmp_path):
     (case,) = (each for each in CASES if each.name == "judged in evaluation mode")
     (found,) = use(case, tmp_path, "context=no_grad", "mode=evaluation")
     assert (found["outcome"], found["kernel"]) == (EQUAL, True)
+
+
+def test_the_judge_builds_the_kernel_before_the_calls(tmp_path):
+    """A compiler inside a call looks like a hang to a judge that cannot see it."""
+    text = replace(CASES[0], kernel=f"{CASES[0].kernel}\nprint('the kernel runs')\n").drop_in()
+    assert import_in_process(text, tmp_path) == ""
+    assert import_in_process(judged_source(text), tmp_path) == "the kernel runs\n"
+
+
+def import_in_process(text: str, folder: Path) -> str:
+    (folder / "drop_in.py").write_text(text, encoding="utf-8")
+    command = [sys.executable, "-c", "import drop_in"]
+    return subprocess.run(command, cwd=folder, capture_output=True, text=True, check=True).stdout
 
 
 @pytest.mark.parametrize("task", TASKS, ids=lambda task: task.stem)

@@ -150,6 +150,19 @@ class Ending:
     message: str = ""
 
 
+# Put under a drop-in, so that the judge builds its kernel before the calls. A user's first call builds it otherwise.
+_BUILD_FIRST = """
+
+with _own_names():
+    _run_source("kernel", KERNEL)
+"""
+
+
+def judged_source(drop_in: str) -> str:
+    """Return the source that is judged for a drop-in."""
+    return drop_in + _BUILD_FIRST
+
+
 @dataclass(frozen=True)
 class DropIn:
     """A winner as a file that can be put in its model's place, and the report on that file."""

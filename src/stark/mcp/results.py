@@ -16,9 +16,10 @@ from stark_worker.protocol import report_text
 from stark_worker.protocol.bound import Certainty, Limit
 from stark_worker.protocol.errors import Outcome
 from stark_worker.protocol.findings import Finding, can_work
-from stark_worker.protocol.report import DeviceFacts, EvalReport
+from stark_worker.protocol.report import DeviceFacts, EvalReport, Timing
 from stark_worker.protocol.request import Precision
 
+DOUBT_SHARE = 0.1  # of a time: from here on the summary names its doubt
 JUDGE = "the judge's log, with output of the compiler and the kernel"
 
 
@@ -149,7 +150,15 @@ def _summarise(report: EvalReport) -> str:
         return f"Correct: {verdict}."
     low, high = report.speedup_interval
     speed = "faster than" if low > 1.0 else "slower than" if high < 1.0 else "not surely faster than"
-    return f"Correct, {speed} the reference: {verdict}, {low:.2f}x to {high:.2f}x (99 % confidence)."
+    found = f"Correct, {speed} the reference: {verdict}, {low:.2f}x to {high:.2f}x (99 % confidence)."
+    return found + _doubt(report.timing)
+
+
+def _doubt(timing: Timing) -> str:
+    """Return a sentence on an interval that a larger task would narrow."""
+    if timing.unsure_ms < DOUBT_SHARE * timing.median_ms:
+        return ""
+    return f" Of the time, {timing.unsure_ms:.3f} ms are in doubt, as an empty call takes them; a larger task is surer."
 
 
 def baselines_of(reports: Mapping[str, EvalReport], device: DeviceFacts) -> Baselines:

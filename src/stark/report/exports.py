@@ -54,7 +54,6 @@ def write_drop_in(path: Path, final: Final, origin: str) -> None:
 
 def explain_missing_drop_in(final: Final) -> tuple[str, str] | None:
     """Return why a confirmed kernel cannot take its model's place, and what to do; None if it can."""
-    see = "See its source with stark show DIR NODE."
     if final.drop_in is None:
         labels = final.verified.labels
         if labels is None or labels.interface is None:
@@ -62,12 +61,16 @@ def explain_missing_drop_in(final: Final) -> tuple[str, str] | None:
             return "The kernel was judged by an older version of STARK, which did not record its interface.", again
         return (
             "The kernel makes its weights itself from the seed, so it cannot take the place of a trained model.",
-            f"{see} A kernel that keeps the original's parameter names can.",
+            "Give ModelNew parameters with the names of the original's, then judge it again.",
         )
     if not final.drop_in.holds:
         outcome = final.drop_in.report.outcome.value.replace("_", " ")
         why = outcome if final.drop_in.report.timing is None else "it does not follow when weights change"
-        return f"The kernel cannot take its model's place: {why}.", f"{see} {final.drop_in.report.log}".strip()
+        log = f" {final.drop_in.report.log}".rstrip()
+        return (
+            f"The kernel is right, but the file that was made of it fails its own check: {why}.{log}",
+            "Check it again when no other programs are busy here. If it fails again, change the kernel.",
+        )
     return None
 
 

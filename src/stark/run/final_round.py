@@ -9,7 +9,7 @@ from dataclasses import replace
 
 from stark.artefact.drop_in import Winner, format_drop_in
 from stark.core.interfaces import Evaluator, Store
-from stark.core.records import DropIn, EventKind, Final, RunRecord
+from stark.core.records import DropIn, EventKind, Final, RunRecord, judged_source
 from stark.core.settings import EvaluationSettings
 from stark.core.steps import Step, Work
 from stark.core.tree import Node, Tree
@@ -87,6 +87,7 @@ async def with_drop_in(evaluator: Evaluator, request: EvalRequest, task_name: st
     sources = (request.candidate_source, request.task_source)
     winner = Winner(task_name, *sources, request.target, request.precision, interface, labels.other_shapes)
     source = format_drop_in(winner)
-    judged = replace(request, candidate_source=source, build=Build.STOCK, opponent_source=request.task_source)
+    judged = replace(request, candidate_source=judged_source(source), build=Build.STOCK)
+    judged = replace(judged, opponent_source=request.task_source)
     report = await evaluator.evaluate(replace(judged, score=Score.VERIFIED, with_labels=True))
     return replace(final, drop_in=DropIn(source, report))

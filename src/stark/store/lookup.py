@@ -12,7 +12,7 @@ from pydantic import ValidationError
 from stark.core.chat import Reply
 from stark.core.errors import StoreError, StoreTooNew, UsageError
 from stark.core.interfaces import StoreReader
-from stark.core.records import RunRecord
+from stark.core.records import RunRecord, judged_source
 from stark.core.settings import Settings
 from stark.core.tree import ROOT_ID, Role
 from stark.store.flights_file import FILE_NAME as FLIGHTS_FILE
@@ -105,7 +105,7 @@ def load_reports(folder: str) -> tuple[DeviceFacts, dict[tuple[str, str, str, Sc
                     found[*key, Score.VERIFIED, True] = final.verified
                     found[*key, Score.KERNELBENCH, True] = final.kernelbench
                     if final.drop_in is not None:
-                        source = (record.task.source, final.drop_in.source, Entry.CANDIDATE)
+                        source = (record.task.source, judged_source(final.drop_in.source), Entry.CANDIDATE)
                         found[*source, Score.VERIFIED, True] = final.drop_in.report
         return records[0].device, found
 

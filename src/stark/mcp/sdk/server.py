@@ -110,7 +110,10 @@ class Tools:
         score: ScoreName = None,
         precision: PrecisionName = None,
     ) -> Judged:
-        """Compile, check and time one kernel against its task, in a sandbox. Keep it only if is_surely_faster."""
+        """Compile, check and time one kernel in turns with its task's model (eager). Keep it only if is_surely_faster.
+
+        Compare speed-ups, not times: a time of another call was taken under another load.
+        """
         choice, given = Choice(target, precision, score), Kernel(kernel, source)
         return await self._answer(
             ctx, listed, lambda roots, activity: self._judging.judge(roots, task, given, choice, activity)
@@ -158,7 +161,10 @@ class Tools:
         target: TargetName = None,
         precision: PrecisionName = None,
     ) -> Profiled:
-        """Show where a kernel spends its time; without kernel and source, where the task's own model does."""
+        """Show where a kernel spends its time; without kernel and source, where the task's own model does.
+
+        On a CPU this names torch's operators, and a kernel of your own is one line.
+        """
         choice, given = Choice(target, precision), Kernel(kernel, source) if kernel or source else None
         return await self._answer(
             ctx, listed, lambda roots, activity: self._judging.profile(roots, task, given, choice, activity)
@@ -234,7 +240,8 @@ class Tools:
     ) -> Exported:
         """Write a winner as a drop-in file whose ModelNew takes the place of Model, or as a bundle of evidence.
 
-        A kernel of your own first passes the final check: built with torch's own toolchain, measured by both scores.
+        A kernel of your own first passes the final check, which takes minutes: built with torch's own toolchain,
+        measured by both scores, then judged once more as the file that is written.
         """
         choice, given = Choice(target, precision), Kernel(kernel, source)
 
