@@ -190,8 +190,11 @@ def bounded_of(measured: MeasuredBound) -> Bounded:
     bound, share, timing = measured.limit.bound, measured.share, measured.reference.timing
     reached = "" if share is None else f" The reference reaches {report_text.format_share(share)}."
     details = "\n".join(f"{name}: {text}" for name, text in report_text.bound_facts(bound))
+    found = f"{report_text.format_bound(bound).capitalize()}."
+    if bound.limit is Limit.LAUNCH:
+        found += f" A call without work takes as long; the work itself needs at least {bound.floor_ms:.3f} ms."
     return Bounded(
-        summary=f"{report_text.format_bound(bound).capitalize()}.{reached}",
+        summary=f"{found}{reached}",
         bound_ms=bound.bound_ms,
         limited_by=bound.limit,
         certainty=bound.certainty,
