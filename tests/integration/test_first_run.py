@@ -18,7 +18,7 @@ from paths import ROOT
 from stark.store.open import open_store
 
 SCRIPT = ROOT / "scripts" / "first-run"
-TASK = ROOT / "examples" / "tasks" / "gated_activation.py"
+TASK = ROOT / "examples" / "tasks" / "attention_weights.py"
 NOTHING_FASTER = 3
 PIP = [sys.executable, "-m", "pip", "--quiet", "--disable-pip-version-check"]
 
@@ -69,15 +69,15 @@ def test_the_program_and_the_worker_run_without_the_checkout(bin_folder):
 
 
 def first_run(stark: Path, folder: Path) -> subprocess.CompletedProcess[str]:
-    """Run the command at the script's end, with one attempt at a smaller copy of its task."""
+    """Run the command at the script's end, with two attempts at a copy of its task with smaller products."""
     (line,) = re.findall(r'^exec \.venv/bin/stark (.+) "\$@"$', SCRIPT.read_text(), re.MULTILINE)
     verb, task, *options = shlex.split(line)
     assert ROOT / task == TASK
     source = TASK.read_text()
-    assert "ROWS = 1024\n" in source
+    assert "WIDTH = 32\n" in source
     copied = folder.parent / TASK.name
-    copied.write_text(source.replace("ROWS = 1024\n", "ROWS = 512\n"))
-    options += ["--attempts", "1", "--set", "evaluation.torch_compile=false"]  # to compile takes half a minute
+    copied.write_text(source.replace("WIDTH = 32\n", "WIDTH = 8\n"))
+    options += ["--attempts", "2", "--set", "evaluation.torch_compile=false"]  # to compile takes half a minute
     return run_installed(stark, verb, copied, *options, "--run", folder)
 
 
@@ -104,7 +104,7 @@ def test_the_first_run_ends_with_a_kernel_that_is_verified_to_be_faster(bin_fold
     assert look is not None, printed
     again = run_installed(bin_folder / "stark", *shlex.split(look[1]))
     assert again.returncode == 0, again.stderr
-    assert "gated_activation" in again.stdout
+    assert "attention_weights" in again.stdout
     assert verified_speedup(folder) >= 1.2
 
 

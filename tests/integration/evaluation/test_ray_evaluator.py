@@ -196,7 +196,7 @@ def test_an_address_without_a_cluster_is_refused(address, why):
 
 
 def test_a_port_where_something_else_listens_is_refused():
-    with socket.create_server(("127.0.0.1", 0)) as other:
+    with socket.create_server(("", 0)) as other:
         address = f"127.0.0.1:{other.getsockname()[1]}"
         with pytest.raises(EvaluatorError, match="is not Ray"):
             asyncio.run(enter(EvaluationSettings(evaluator="ray", ray_address=address)))
