@@ -70,6 +70,7 @@ def settings(cluster, **others) -> EvaluationSettings:
     return EvaluationSettings(evaluator="ray", ray_address=cluster.address, allow_weak_sandbox=True, **others)
 
 
+@pytest.mark.slow  # until five runs in a row have passed
 class TestRay(EvaluatorConformance):
     @pytest.fixture
     def make(self, cluster):
@@ -93,7 +94,7 @@ def gateways() -> list[int]:
     return found
 
 
-@pytest.mark.slow  # CI shows the same of a node and the whole driver, below
+@pytest.mark.slow
 def test_nothing_is_lost_or_blamed_if_a_node_or_the_gateway_dies(cluster):
     lost, builder = add_lane(cluster), start_node(cluster, num_cpus=1)
     requests = variants(4)
@@ -133,6 +134,7 @@ class ModelNew(nn.Module):
 """
 
 
+@pytest.mark.slow
 def test_a_grid_survives_a_lost_node_and_a_killed_driver_with_the_trees_of_the_local_evaluator(cluster, tmp_path):
     local, ray = tmp_path / "local", tmp_path / "ray"
     run_bench(tmp_path, local, "local").communicate()
@@ -171,11 +173,13 @@ def trees(folder: Path):
         }
 
 
+@pytest.mark.slow
 def test_a_cluster_without_a_gpu_is_refused_with_what_it_has(cluster):
     with pytest.raises(EvaluatorError, match=r"has no GPU. Its nodes: .*127\.0\.0\.1: 1 core[;.]"):
         asyncio.run(enter(settings(cluster, target="cuda")))
 
 
+@pytest.mark.slow
 def test_a_kind_that_the_cluster_lacks_is_refused(cluster):
     with pytest.raises(EvaluatorError, match=r"no device of the kind 'H200'. It has: \d x .*cores"):
         asyncio.run(enter(settings(cluster, device_kind="H200")))
@@ -212,6 +216,7 @@ async def enter(chosen: EvaluationSettings) -> None:
         pass
 
 
+@pytest.mark.slow
 def test_a_cluster_of_its_own_listens_on_this_machine_only_and_knows_no_key(monkeypatch):
     monkeypatch.setenv("ANTHROPIC_API_KEY", "secret-key")
     before = listening()
