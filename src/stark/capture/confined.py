@@ -14,9 +14,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
-import stark_worker
 from stark.capture.files import COMMAND, CapturedTask, captured_of, read_answer, words_of
 from stark.core.errors import TaskError
+from stark_worker.processes.environment import child_environment, import_root
 
 # Nothing in the folders of the client is imported before the process is confined.
 BOOT = """
@@ -31,9 +31,6 @@ sys.path[:0] = order["folders"]
 from stark_worker.__main__ import main
 sys.exit(main(["capture", *order["words"]]))
 """
-PACKAGE = str(Path(stark_worker.__file__).parents[1])
-INHERITED_VARIABLES = ("PATH", "LANG", "LC_ALL", "TZ", "LD_LIBRARY_PATH")  # no keys
-FOLDER_VARIABLES = ("HOME", "TMPDIR", "XDG_CACHE_HOME")
 MAX_ANSWER_BYTES = 16 * 2**20
 
 
@@ -62,10 +59,9 @@ async def _run(place: Place, words: Sequence[str], folder: str, outputs: tuple[I
     command, environment = [*COMMAND, *words], None
     if place.is_confined:
         folders, weak = [str(each) for each in place.folders], place.allow_weak_sandbox
-        order = {"package": PACKAGE, "folders": folders, "allow_weak": weak, "words": words}
+        order = {"package": import_root(Path(folder)), "folders": folders, "allow_weak": weak, "words": words}
         command = [sys.executable, "-I", "-B", "-c", BOOT, json.dumps(order)]
-        environment = {name: os.environ[name] for name in INHERITED_VARIABLES if name in os.environ}
-        environment |= dict.fromkeys(FOLDER_VARIABLES, folder)
+        environment = child_environment(Path(folder), {})
     process = await asyncio.create_subprocess_exec(
         *command,
         cwd=folder if place.is_confined else place.folders[0],
