@@ -151,6 +151,7 @@ class Ending:
 
 
 # Put under a drop-in, so that the judge builds its kernel before the calls. A user's first call builds it otherwise.
+# The names are those of the drop-in's template.
 _BUILD_FIRST = """
 
 with _own_names():

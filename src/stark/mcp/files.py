@@ -66,9 +66,9 @@ def export_kernel(
     settings, device = judged_by
     if not final.holds:
         return Exported(f"{summarise_final(final)} Nothing was written.", [], None, quote(final.report.log, JUDGE))
-    if outputs.drop_in is not None and (why_not := exports.explain_missing_drop_in(final)):
-        return Exported("It has no drop-in. Nothing was written.", [], None, quote(" ".join(why_not), JUDGE))
     if outputs.drop_in is not None:
+        if why_not := exports.explain_missing_drop_in(final):
+            return Exported("It has no drop-in. Nothing was written.", [], None, quote(" ".join(why_not), JUDGE))
         exports.write_drop_in(outputs.drop_in, final, f"{task.name}, on {device.name}")
     digest = None
     if outputs.bundle is not None:

@@ -87,7 +87,12 @@ async def with_drop_in(evaluator: Evaluator, request: EvalRequest, task_name: st
     sources = (request.candidate_source, request.task_source)
     winner = Winner(task_name, *sources, request.target, request.precision, interface, labels.other_shapes)
     source = format_drop_in(winner)
-    judged = replace(request, candidate_source=judged_source(source), build=Build.STOCK)
-    judged = replace(judged, opponent_source=request.task_source)
-    report = await evaluator.evaluate(replace(judged, score=Score.VERIFIED, with_labels=True))
-    return replace(final, drop_in=DropIn(source, report))
+    judged = replace(
+        request,
+        candidate_source=judged_source(source),
+        build=Build.STOCK,
+        opponent_source=request.task_source,
+        score=Score.VERIFIED,
+        with_labels=True,
+    )
+    return replace(final, drop_in=DropIn(source, await evaluator.evaluate(judged)))
