@@ -91,7 +91,8 @@ def test_a_kernel_of_the_client_is_exported_after_its_final_check(server, folder
     run(work, server)
 
 
-def test_a_search_is_started_followed_shown_and_stopped(server):
+@ERA
+def test_a_search_is_started_followed_shown_and_stopped(server, mode):
     async def work(session):
         begun = await session.call("optimize", task="task.py", attempts=1000, model="playbook")
         run = begun["run"]
@@ -107,7 +108,7 @@ def test_a_search_is_started_followed_shown_and_stopped(server):
         assert all("not instructions" in text for text in texts)
         assert "confirmed" in await session.refused("export", run=run, file="winner.py")
 
-    run(work, server)
+    run(work, server, mode)
 
 
 RESOURCES = ("tree", "nodes/1/source", "nodes/1/prompts")
